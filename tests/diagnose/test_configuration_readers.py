@@ -550,6 +550,18 @@ def test_a_piece_of_a_function_is_enough(tmp_path):
     assert told(seen)["client.connection_limit"] == 20.0
 
 
+def test_what_a_program_printed_below_its_code_is_no_reason_to_refuse_it(tmp_path):
+    seen = given_file(
+        tmp_path,
+        "x.txt",
+        "client = OpenAI(timeout=60.0)\n# every third call:\nopenai.APITimeoutError: Request timed out.\n",
+    )
+    assert told(seen)["client.timeout"] == 60_000.0
+    rest = next(item for item in seen.understood if "no Python" in item.what)
+    assert (rest.understood, rest.total) == (0, 1)
+    assert "APITimeoutError" in rest.examples[0]
+
+
 @pytest.mark.parametrize(
     "text", ["import aiohttp\nx = aiohttp.TCPConnector(limit=\n", "aiohttp.TCPConnector(" + "(" * 5000]
 )

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.observed import Observed, Rows
-from tailrace.diagnose.observed.vocabulary import TO_MS, in_unit
+from tailrace.diagnose.observed.vocabulary import TO_MS, in_unit, unit_in_name
 from tailrace.stats.intervals import union_length
 
 __all__ = ["Cover", "covers", "engines_alone"]
@@ -62,10 +62,12 @@ def covers(observed: Observed) -> list[Cover]:
 
 
 _CLIENT: Final = re.compile(
-    r"^(?:client|request|caller|user|total)\b.*(?:time|span|latency|duration|e2e|total)|e2e.*client|client.*(?:e2e|ms|s)$"
+    r"^(?:client|request|caller|user|total|whole|browser)\b.*(?:time|span|latency|duration|e2e|total|wall)|e2e.*client|"
+    r"client.*(?:e2e|ms|s)$|^(?:client|end to end|e2e)(?: m?s)?$"
 )
+_SPANS: Final = re.compile(r"(?:^|[_.])(?:server_?)?spans?(?:_m?s)?$")
 _SERVER: Final = re.compile(
-    r"^(?:server|engine|backend|llm)\b.*\bspans?\b|^(?:sum (?:of )?)?spans?\b(?:.*sum)?|"
+    r"^(?:server|engine|backend|llm)\b.*\bspans?\b|^llm request(?: m?s)?$|^(?:sum (?:of )?)?spans?\b(?:.*sum)?|"
     r"(?:sum|total) (?:of )?(?:the )?(?:server )?spans|llm request (?:span|duration|time)"
 )
 
@@ -77,6 +79,7 @@ def stated_covers(observed: Observed) -> list[Cover]:
         for arm in observed.arms
     ]
     form = [(item.name, item.number, item.unit) for item in observed.settings if item.number is not None]
+    form += _sum_of_group(form)
     rows.append(("the request", str(observed.settings[0].place) if form else "", form))
     out = []
     for name, place, numbers in rows:
@@ -87,6 +90,18 @@ def stated_covers(observed: Observed) -> list[Cover]:
                 Cover(name, client, server, unknown, unknown, unknown, "the servers' spans", name, 0.0, unknown, place)
             )
     return out
+
+
+def _sum_of_group(form: list[tuple[str, float, str]]) -> list[tuple[str, float, str]]:
+    """The sum of a form's group of spans: `server_spans: {queue: …, prefill: …}`; in ms where no unit is written."""
+    groups: dict[str, list[float]] = {}
+    for name, value, unit in form:
+        group, dot, inner = name.rpartition(".")
+        own = unit or unit_in_name(inner)[1] or unit_in_name(group)[1] or "ms"
+        ms = in_unit(value, own, "ms") if own in TO_MS else None
+        if dot and ms is not None and _SPANS.search(group):
+            groups.setdefault(group, []).append(ms)
+    return [("sum of server spans", sum(values), "ms") for values in groups.values() if len(values) > 1]
 
 
 def _milliseconds(numbers: list[tuple[str, float, str]], words: re.Pattern[str]) -> float | None:

@@ -13,7 +13,9 @@ from tailrace.diagnose.observed.vocabulary import in_unit
 __all__ = ["histograms_in_rows"]
 
 LEAST: Final = 3
-_EDGE: Final = re.compile(r"le|bucket_?le|upper_?(?:edge|bound)|bucket|bound|bucket_upper_bound")
+_EDGE: Final = re.compile(
+    r"le|(?:bucket_?)?(?:le|upper(?:_?(?:edge|bound|limit))?|edge|bound)(?:_m?s)?|bucket(?:_m?s)?"
+)
 _TOP: Final = re.compile(r"[+<>≤ ]*\+?inf(?:inity)?|overflow|> ?\d[\d.]* ?s?", re.IGNORECASE)
 _NAMES: Final = (("ttft", r"ttft|first.?token"), ("queue", r"queue"), ("itl", r"inter.?token|\bitl\b"), ("e2e", r""))
 
@@ -45,10 +47,15 @@ def _of_table(arms: list[Arm], observed: Observed) -> Histogram | None:
     if len(columns) > 1:
         totals = [total - arm.values[columns[0]].value for total, arm in zip(totals, arms, strict=True)]
     rising = all(one <= two for one, two in pairwise(totals)) and all(one < two for one, two in pairwise(bounds))
+    if not rising and all(one < two for one, two in pairwise(bounds)) and min(totals) >= 0:
+        # What falls from one bucket to the next is counted in each.
+        totals = [sum(totals[: place + 1]) for place in range(len(totals))]
+        rising = True
     if not rising or totals[-1] <= 0 or totals[0] < 0:
         return None
     counts = [totals[0], *(two - one for one, two in pairwise(totals))]
-    words = " ".join((arms[0].values[columns[-1]].label, *observed.notes, arms[0].place.source))
+    told = [str(item.value) for item in observed.settings if isinstance(item.value, str)]
+    words = " ".join((arms[0].values[columns[-1]].label, *observed.notes, *told, arms[0].place.source))
     name = next(name for name, pattern in _NAMES if re.search(pattern, words, re.IGNORECASE))
     return Histogram(
         name=name, bounds=bounds, counts=counts, unit="ms", raw="the table of buckets", lifetime=False,

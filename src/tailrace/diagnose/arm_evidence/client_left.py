@@ -15,6 +15,10 @@ _LEFT: Final = re.compile(
     r"(?:killed|disconnected|closed|cancelled|canceled|left|gone|aborted|hung_up|disconnect|dropped)_?at(?:_s)?$"
     r"|^(?:disconnect|cancel|kill|abort)_(?:at|time)(?:_s)?$"
 )
+_GONE: Final = re.compile(
+    r"^(?:clients?|requests?|users?|connections?)_(?:that_)?(?:timed_out|gave_up|left|gone|disconnected|cancel\w*|closed|"
+    r"killed|aborted|dropped)$|^(?:disconnected|cancelled|canceled|killed|closed)_(?:clients?|requests?|connections?)$"
+)
 _EVENT: Final = re.compile(
     r"(?:clients?|connections?|curl|sockets?|users?|browser)\b.{0,40}\b(?:killed|disconnect\w*|closed|left|gone|abort\w*|"
     r"cancel\w*|hung up|dropped)|\b(?:kill\w*|disconnect\w*|close[sd]?|cancel\w*|ctrl.?c)\b.{0,30}"
@@ -52,7 +56,19 @@ def client_left(observed: Observed, series: Series) -> Left | None:
         when = _when(stated, series)
         if when is not None:
             return Left(when, f"client left at {stated.value}", str(stated.place) or "form", stated.name)
-    return _beside_a_moment(observed, series) if series.axis == "time" else None
+    beside = _beside_a_moment(observed, series) if series.axis == "time" else None
+    return beside or _all_gone(observed)
+
+
+def _all_gone(observed: Observed) -> Left | None:
+    """Clients that were counted as gone, and no connection left at the end: they left before the last reading."""
+    gone = next((one for one in observed.settings if _GONE.search(one.name) and one.number), None)
+    if (
+        gone is None
+        or observed.number("client_connections_open_at_end", "client_connections_open", "open_clients") != 0
+    ):
+        return None
+    return Left(float("-inf"), f"{gone.name.replace('_', ' ')}: {gone.value}", str(gone.place) or "form", gone.name)
 
 
 def _beside_a_moment(observed: Observed, series: Series) -> Left | None:

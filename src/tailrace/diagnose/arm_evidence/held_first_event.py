@@ -165,7 +165,9 @@ def _paths(observed: Observed) -> list[_Path]:
             by_label.setdefault(arm.label or arm.name, []).append((arm, found.value))
     for label, mine_ in by_label.items():
         out.append(_Path(label, np.array([value for _, value in mine_]), mine_[0][0].place))
-    return [*out, *_columns(observed), *_listed_arms(observed), *_lists(observed)]
+    out += [*_columns(observed), *_listed_arms(observed), *_lists(observed)]
+    # A form's list is a fact and a number of its arm.
+    return [one for n, one in enumerate(out) if not any(np.array_equal(one.ttft, other.ttft) for other in out[:n])]
 
 
 def _columns(observed: Observed) -> list[_Path]:

@@ -18,6 +18,7 @@ from tailrace.diagnose.arm_evidence.impossible_parts import (
     parts_of_rows,
     series_of_zeros,
 )
+from tailrace.diagnose.arm_evidence.impossible_rows import impossible_columns
 from tailrace.diagnose.arms.again import MEASURE
 from tailrace.diagnose.arms.as_written import called, shown
 from tailrace.diagnose.observed import Arm, Histogram, Observed, Quoted, Rows
@@ -46,6 +47,7 @@ def impossible_numbers(cause: Cause, observed: Observed) -> Finding | None:
     """METRIC_BUG of tables, summaries and histograms; of rows where more than a few are impossible, or some are."""
     wrong = [one for arm in observed.arms for one in _of_arm(arm)]
     wrong += [*one_number_twice(observed.arms), *series_of_zeros(observed), *parts_of_rows(observed)]
+    wrong += impossible_columns(observed)
     wrong += [one for histogram in observed.histograms for one in _of_histogram(histogram)]
     share, rows = _of_rows(observed)
     wrong += rows

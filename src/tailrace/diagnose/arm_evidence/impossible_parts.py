@@ -13,7 +13,15 @@ from tailrace.diagnose.arms.as_written import shown
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Rows
 from tailrace.model.finding import Evidence
 
-__all__ = ["Wrong", "no_time_at_all", "one_number_twice", "parts_of_arm", "parts_of_rows", "series_of_zeros"]
+__all__ = [
+    "Wrong",
+    "no_time_at_all",
+    "one_number_twice",
+    "parts_of_arm",
+    "parts_of_rows",
+    "series_of_zeros",
+    "timer_told",
+]
 
 Floats = NDArray[np.float64]
 LEAST: Final = 3
@@ -201,7 +209,7 @@ def _row_part(observed: Observed, rows: Rows, part: str, whole: str) -> Wrong | 
     names = [name.replace("_", " ") for name in (part, whole)]
     values = f"{_seconds(low)}" if high - low < 1e-9 else f"{_seconds(low)} to {_seconds(high)}"
     outers = f"{_seconds(float(outer[longer].min()))} to {_seconds(float(outer[longer].max()))}"
-    timer = _timer_told(observed, inner[known])
+    timer = timer_told(observed, inner[known])
     real = _other_stamps(rows)
     text = (
         f"{names[0]} is {values} in {bad} of {n} rows, longer than the {names[1]} ({outers}) of which it is a part"
@@ -219,8 +227,8 @@ def _seconds(ms: float) -> str:
     return f"{ms / 1e3:.2f} s"
 
 
-def _timer_told(observed: Observed, values: Floats) -> str:
-    """The configured timers that the number is the sum of: then the metric says when the timer expired."""
+def timer_told(observed: Observed, values: Floats) -> str:
+    """The configured timers that the number (ms) is the sum of, in words: the metric says when they expired."""
     middle = float(np.median(values))
     if not values.size or float(np.ptp(values)) > 0.05 * middle:
         return ""

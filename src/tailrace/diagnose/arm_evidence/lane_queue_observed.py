@@ -10,6 +10,7 @@ import numpy as np
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import as_share, figure, number_stated
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
+from tailrace.diagnose.arms.whole_tables import with_whole_tables
 from tailrace.diagnose.kv_cache import KV_ROOM
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding
@@ -21,7 +22,7 @@ __all__ = ["is_before_engine", "lane_queue_observed"]
 
 SHARE: Final = 0.5
 _BEFORE: Final = re.compile(
-    r"gateway|\blane\b|router|proxy|ingress|admission|before the engine|in front", re.IGNORECASE
+    r"gateway|\bgw\b|\blane\b|router|proxy|ingress|admission|before the engine|in front", re.IGNORECASE
 )
 _STATS: Final = ("p99", "p95", "p90", "p50", "mean", "max", "")
 
@@ -38,7 +39,7 @@ def is_before_engine(queue: Quoted) -> bool:
 
 def lane_queue_observed(cause: Cause, observed: Observed) -> Finding | None:
     """The gateway's queue makes most of TTFT, and nothing waits in the engine."""
-    found = next((one for arm in observed.arms if (one := _held(arm)) is not None), None)
+    found = next((one for arm in with_whole_tables(observed) if (one := _held(arm)) is not None), None)
     if found is None:
         return None
     arm, queue, ttft = found
@@ -46,12 +47,15 @@ def lane_queue_observed(cause: Cause, observed: Observed) -> Finding | None:
     kv = _of(observed, arm, "kv_usage", r"kv (?:cache )?usage")
     if (waiting is not None and waiting.value >= 1) or (kv is not None and kv.value >= KV_ROOM):
         return None
+    running = _of(observed, arm, "running", r"^(?:engine )?(?:running|in.?flight)(?: requests)?$")
     missing = []
     if waiting is None:
         missing.append("waiting requests of the engine (its /metrics): 0 says that it has room")
     if kv is None:
         missing.append("KV usage of the engine (its /metrics)")
-    limit = number_stated(observed, r"lane.*(?:limit|running|size)|(?:running|concurrency) limit|max in flight")
+    limit = number_stated(
+        observed, r"lane.*(?:limit|running|size)|(?:running|concurrency) limit|max in flight|admission limit"
+    )
     share = queue.value / ttft.value
     n = figure(arm, "n")
     return cause.finding(
@@ -62,7 +66,7 @@ def lane_queue_observed(cause: Cause, observed: Observed) -> Finding | None:
             evidence_of(arm, queue),
             evidence_of(arm, ttft),
             Evidence(f"queue share {share:.0%}", str(queue.place) or "form", "queue_share", round(share, 4)),
-            *(item.evidence for item in (waiting, kv) if item is not None),
+            *(item.evidence for item in (running, waiting, kv) if item is not None),
             *([evidence_of_setting(limit)] if limit is not None else []),
         ],
         explains_ms=queue.value,
@@ -90,7 +94,7 @@ def _held(arm: Arm) -> tuple[Arm, Quoted, Quoted] | None:
 
 def _of(observed: Observed, arm: Arm, name: str, words: str) -> _Known | None:
     own = figure(arm, name, stats=("", "p50", "mean", "max"))
-    if own is not None:
+    if own is not None and not is_before_engine(own):
         return _Known(own.value, evidence_of(arm, own))
     stated = number_stated(observed, words)
     if stated is not None and stated.number is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import ANY, figure, number_stated, worded
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number
+from tailrace.diagnose.arms.whole_tables import with_whole_tables
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Action, Finding, Level
 
@@ -36,7 +37,11 @@ def own_overhead(arm: Arm) -> Quoted | None:
 
 def overhead_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """The own overhead is a tenth of the slow requests' time, or of what they take more than the others."""
-    told = [(own, whole, arm) for arm in observed.arms if (own := own_overhead(arm)) and (whole := _whole(arm, own))]
+    told = [
+        (own, whole, arm)
+        for arm in with_whole_tables(observed)
+        if (own := own_overhead(arm)) and (whole := _whole(arm, own))
+    ]
     if not told:
         return None
     own, whole, arm = max(told, key=lambda item: _ms(item[0]))

@@ -104,8 +104,8 @@ def pool_cap_observed(cause: Cause, observed: Observed) -> Finding | None:
 
 
 def _in_series(observed: Observed) -> _Plateau | None:
-    client = _one(observed, "inflight_client", "concurrency")
-    upstream = _one(observed, "inflight_upstream", "running")
+    client = _one(observed, "inflight_client", "concurrency") or _worded(observed, _FROM_CLIENTS)
+    upstream = _one(observed, "inflight_upstream") or _worded(observed, _TO_ENGINE) or _one(observed, "running")
     if client is None and upstream is not None and upstream.name == "inflight_upstream":
         # `proxy_inflight` beside what the engine runs: the proxy's own count is the outer one.
         client, upstream = upstream, _one(observed, "running")
@@ -184,6 +184,23 @@ def _under_way(observed: Observed, top: NDArray[np.int64]) -> tuple[float, str] 
     at_once = [found for arm in observed.arms if (found := arm.quoted("concurrency")) is not None]
     most = max(at_once, key=lambda item: item.value, default=None)
     return None if most is None else (most.value, str(most.place) or "form")
+
+
+def _worded(observed: Observed, words: re.Pattern[str]) -> Series | None:
+    """A series of counts that no vocabulary names, by the words of its name."""
+    named = (item for item in observed.series if len(item) and not item.unit and not item.name.endswith("_total"))
+    return next((item for item in named if words.search(item.name.replace("_", " "))), None)
+
+
+_FROM_CLIENTS: Final = re.compile(
+    r"(?:open|active|in.?flight|connected|requests|connections|sockets).*(?:client|user|downstream|front)|"
+    r"(?:client|user|downstream|frontend).*(?:open|active|in.?flight|connected|requests|connections|sockets)"
+)
+_TO_ENGINE: Final = re.compile(
+    r"(?:^|(?:open|active|in.?flight|requests|connections|sockets|conns) )to (?:the )?"
+    r"(?:engine|upstream|backend|vllm|model)|"
+    r"(?:engine|upstream|backend).*(?:open|active|in.?flight|connections|sockets|conns)"
+)
 
 
 def _one(observed: Observed, *names: str) -> Series | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
+from tailrace.diagnose.arms.whole_tables import with_whole_tables
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Finding
 
@@ -33,7 +34,7 @@ def reader_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """The time in which the client blocked is a third of the whole, or gaps towards it are long where the engine's
     are not.
     """
-    for arm in observed.arms:
+    for arm in with_whole_tables(observed):
         for stat in _STATS:
             found = _found(cause, arm, stat)
             if found is not None:

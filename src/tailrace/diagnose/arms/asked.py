@@ -155,7 +155,12 @@ def given(arm: Arm, name: str, *stats: str) -> float | None:
 def concurrency_of(arm: Arm, observed: Observed) -> float | None:
     """At how many requests at once the arm was measured: its own, else the one that a command or a form states."""
     own = given(arm, "concurrency")
-    return own if own is not None else observed.number("max_concurrency", "concurrency")
+    if own is not None:
+        return own
+    stated = number_stated(
+        observed, r"(?:^|\.)(?:max )?(?:concurrency|users|clients|parallel(?:ism)?|workers|in flight)$"
+    )
+    return observed.number("max_concurrency", "concurrency") or (None if stated is None else stated.number)
 
 
 def label_number(arm: Arm) -> float | None:

@@ -13,6 +13,7 @@ from msgspec import structs
 from tailrace.diagnose.arms.asked import figure, told
 from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.observed import Arm, Observed, Series
+from tailrace.diagnose.readers.heading import statistic
 
 __all__ = ["IN_FLIGHT", "Spread", "is_replica", "spreads"]
 
@@ -243,6 +244,8 @@ def _lists(observed: Observed) -> list[tuple[str, tuple[str, ...], tuple[float, 
     groups: dict[str, list[tuple[str, float, str]]] = {}
     for item in told(observed):
         place = str(item.place) or "form"
+        if item.unit in _NO_COUNTS or statistic(item.name.rsplit(".", maxsplit=1)[-1].split("_")[0]):
+            continue
         if isinstance(item.value, list) and all(_is_count(value) for value in item.value):
             replicas = tuple(f"replica {index}" for index in range(len(item.value)))
             out.append((item.name, replicas, tuple(float(value) for value in item.value), place))
@@ -256,6 +259,7 @@ def _lists(observed: Observed) -> list[tuple[str, tuple[str, ...], tuple[float, 
 
 
 FEWEST: Final = 3
+_NO_COUNTS: Final = frozenset({"s", "ms", "us", "min", "h", "%"})
 
 
 def _is_count(value: object) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["probe_in_events"]
 
+FEWEST_MISSES: Final = 2
 MADE: Final = 0.5
 """Of the readings with a queue, in which tokens come out: then the engine is busy and no probe need end it."""
 
@@ -58,6 +59,8 @@ def probe_in_events(cause: Cause, observed: Observed) -> Finding | None:
                 probe.place, "detection", probe.detection_ms / 1e3, "s",
             )
         )  # fmt: skip
+    elif (seen := _rhythm(failed, killed)) is not None:
+        facts.append(seen)
     else:
         missing.append("the probe (kubectl describe pod, or the manifest): timeoutSeconds is 1 s where nothing sets it")
     if busy is not None:
@@ -90,6 +93,23 @@ def probe_in_events(cause: Cause, observed: Observed) -> Finding | None:
         action=Action.TUNE,
         level=Level.SUSPECTED if missing else Level.CONSISTENT,
     )
+
+
+def _rhythm(failed: list[Event], killed: list[Event]) -> Evidence | None:
+    """Period and misses as the events show them: failures in a row, the last of them when the container is ended."""
+    ended = next((event.at for event in killed if event.at is not None), None)
+    times = sorted({event.at for event in failed if event.at is not None and ended is not None and event.at <= ended})
+    if ended is None or len(times) < FEWEST_MISSES:
+        return None
+    steps = np.diff(times)
+    period = float(np.median(steps))
+    if period <= 0 or float(np.ptp(steps)) > 0.2 * period or ended - times[-1] > period:
+        return None
+    return Evidence(
+        f"{len(times)} misses in a row, {period:g} s apart, and then it is killed: {len(times)} x {period:g} s = "
+        f"{len(times) * period:g} s are all it is given",
+        str(failed[0].place), "detection", len(times) * period, "s",
+    )  # fmt: skip
 
 
 def _times(events: list[Event]) -> float:

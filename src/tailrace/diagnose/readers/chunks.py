@@ -27,9 +27,12 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "chunk": "chunk chunk_id chunk_index chunk_no index idx seq i n event frame number",
     "bytes": "bytes size len length chunk_bytes chunk_size n_bytes num_bytes size_bytes payload",
     "t_upstream_ms": "t_upstream upstream ts_upstream upstream_ts upstream_time t_engine engine t_server server sent "
-    "t_sent t_send send ts_sent server_send produced t_produced emitted t_emit gateway_in t_in",
+    "t_sent t_send send ts_sent server_send produced t_produced emitted t_emit gateway_in t_in "
+    "engine_sent upstream_sent server_sent engine_out "
+    "backend_sent upstream_received from_engine generated_at produced_at",
     "t_client_ms": "t_client client ts_client client_ts client_time received t_received t_recv recv ts_recv recv_ts "
-    "arrival arrived t_arrival gateway_out t_out t ts time timestamp at",
+    "arrival arrived t_arrival gateway_out t_out client_received browser_received client_recv received_at delivered "
+    "written client_written to_client client_got seen_at t ts time timestamp at",
     "text_offset": "text_offset offset char_offset text_position",
     "output_position": "output_position position token token_index token_position token_no",
 }
@@ -48,7 +51,10 @@ def looks_like_chunks(headings: Iterable[str]) -> bool:
     if set(canonical(names).values()) & {"t_first_ms", "t_last_ms", "ttft_ms", "e2e_ms"}:
         return False  # one request a row
     ours = set(_names(names).values())
-    return bool(ours & set(_TIMES)) and "req" in ours and bool(ours & {"chunk", "bytes", "output_position"})
+    timed = ours & set(_TIMES)
+    # Stamps of both sides say that a row is a chunk, of one stream where none is named.
+    a_chunk = bool(ours & {"chunk", "bytes", "output_position"})
+    return (len(timed) == 2 and "chunk" in ours) or (bool(timed) and "req" in ours and a_chunk)
 
 
 def read_chunks(path: Path, name: str) -> Observed:

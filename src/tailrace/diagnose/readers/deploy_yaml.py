@@ -15,8 +15,8 @@ from typing import Final
 from tailrace.diagnose.observed import Observed, Place, Setting, Understood
 from tailrace.diagnose.readers.containers import compose_settings, container_settings
 from tailrace.diagnose.readers.facts import with_unit
-from tailrace.diagnose.readers.format import Format
-from tailrace.diagnose.readers.gateway_routes import gateway_of, gateway_settings
+from tailrace.diagnose.readers.format import Format, UnknownFormatError
+from tailrace.diagnose.readers.gateway_routes import gateway_of, gateway_settings, has_timers
 from tailrace.diagnose.readers.heading import snake
 from tailrace.diagnose.readers.nginx_conf import looks_like_nginx, nginx_settings
 from tailrace.diagnose.readers.yaml_tree import Mapped, Node, documents_of, read_yaml_text, scalar, walk
@@ -76,7 +76,7 @@ def _read(path: Path, name: str) -> Observed:
             "this is a template, not YAML", place=str(path), remedy="Give what it becomes (`helm template …`)."
         )
     if not settings:
-        raise InputError(
+        raise UnknownFormatError(
             "nothing in it decides latency: no timer, probe, limit, route or engine",
             place=str(path),
             remedy="Give the manifest of the engine, or the route's of the gateway.",
@@ -112,16 +112,23 @@ def _of_document(document: Node, name: str) -> Iterable[Setting]:
     if gateway:
         yield from gateway_settings(document, gateway, title, name)
         return
-    services = document.mapped("services")
-    if not kind and services is not None:
-        yield from compose_settings(services, name)
-        return
     if kind or document.get("spec") is not None or document.get("containers") is not None:
         yield from _workload(document, title, name)
+    else:
+        yield from _without_a_kind(document, title, name)
+
+
+def _without_a_kind(document: Mapped, title: str, name: str) -> Iterable[Setting]:
+    """A file for Compose, a gateway's own, a part of a manifest, or somebody's own settings."""
+    services = document.mapped("services")
+    if services is not None:
+        yield from compose_settings(services, name)
+    elif has_timers(document):
+        yield from gateway_settings(document, "gateway", title, name)
     elif any(document.get(key) is not None for key in _OF_CONTAINERS):
         # A part of a manifest, or a chart's values: what somebody thought to be the part that matters.
         yield from container_settings(document, title, name)
-    elif not kind:
+    else:
         yield from itertools.islice(_own_settings(document, (), name), _MOST_OWN)
 
 

@@ -17,6 +17,7 @@ from tailrace.diagnose.readers.json_numbers import observed_numbers, read_number
 from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.units import unit_of
+from tailrace.diagnose.readers.unnamed_latencies import with_latencies
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
@@ -61,7 +62,7 @@ def observed_facts(data: Any, source: str) -> Observed:
         if isinstance(metrics, dict):
             made.append(_arm(str(name), metrics, place))
             read += len(metrics)
-    out.arms = with_roles(made)
+    out.arms = with_roles(with_latencies(made, ""))
     context = data.get("context", {})
     others = {key: value for key, value in data.items() if key not in {"facts", "arms", "context"}}
     told = [*(context.items() if isinstance(context, dict) else [("context", context)]), *others.items()]
@@ -70,7 +71,7 @@ def observed_facts(data: Any, source: str) -> Observed:
     out.settings, out.notes = settings_of(nested, place)
     read += len(out.settings)
     if not out.arms:
-        out.arms = arms_in_groups(nested, place)
+        out.arms = with_latencies(arms_in_groups(nested, place), "")
     if not out.arms:
         out.arms = _old_and_new(out.settings, place) or arms_in_facts(out.settings, place)
     if not out.arms and "context" not in data and not (tables.arms or tables.rows or tables.series):

@@ -8,8 +8,13 @@ from pathlib import Path
 import msgspec
 
 from tailrace.diagnose.observed import Observed
+from tailrace.model.errors import InputError
 
-__all__ = ["Format"]
+__all__ = ["Format", "UnknownFormatError"]
+
+
+class UnknownFormatError(InputError):
+    """Text of which nothing is known: alone an error, beside other evidence it is listed as not understood."""
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Final
 from tailrace.diagnose.observed import Place, Setting
 from tailrace.diagnose.readers.yaml_tree import Mapped, Node, scalar, texts_of, walk
 
-__all__ = ["gateway_of", "gateway_settings", "span_ms"]
+__all__ = ["gateway_of", "gateway_settings", "has_timers", "span_ms"]
 
 ENVOY_ROUTE_MS: Final = 15_000.0
 """What Envoy gives a route that sets no timeout."""
@@ -96,6 +96,11 @@ def gateway_of(document: Node, *, key: str = "") -> str:
         ("gateway", "routes" in keys or any(_snake(name) in _TIMERS for name in keys)),
     )
     return next((name for name, is_it in told if is_it), "")
+
+
+def has_timers(document: Mapped) -> bool:
+    """Whether a timer of a route stands anywhere in a document that names no gateway."""
+    return any(_snake(key) in _TIMERS for _, node in walk(document) for key in node.values)
 
 
 _ENVOY_KEYS: Final = {"static_resources", "dynamic_resources", "virtual_hosts", "route_config", "filter_chains"}

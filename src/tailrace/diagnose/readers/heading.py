@@ -158,8 +158,8 @@ def heading(text: str) -> Heading:
     quantity, left = _of_test(quantity, left)
     if not quantity and stat and unit in TO_MS and left and _SIDES.issuperset(left):
         quantity = "e2e"  # `client p99 (s)`: of whole requests, as that side sees them
-    if quantity == "output_tok_s" and stat == "max":
-        quantity, stat = "peak_output_tok_s", ""
+    if quantity == "output_tok_s" and (stat == "max" or "peak" in left):
+        quantity, stat, left = "peak_output_tok_s", "", [word for word in left if word != "peak"]
     useful = bool(quantity or change) and any(word not in _FILLERS for word in left)
     return Heading(
         label=label,

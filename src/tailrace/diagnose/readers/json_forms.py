@@ -58,7 +58,7 @@ def _in(data: Any, name: str, source: str, depth: int) -> Iterator[Observed]:
             for row in rows[:FEWEST_ROWS]:
                 yield from _inner(row, name, source, depth)
     elif isinstance(data, dict):
-        histogram = _of_lists(data, name, source)
+        histogram = _of_lists(data, name, source) or _of_edges(data, name, source)
         if histogram is not None:
             yield Observed(histograms=[histogram])
             return
@@ -201,6 +201,15 @@ def _of_lists(data: dict[str, Any], name: str, source: str) -> Histogram | None:
         return None
     total = next((value for key in ("total", "count", "n") if (value := _number(data.get(key))) is not None), None)
     return _made(name, list(map(str, data)), [_edge(one) for one in edges], numbers, total, source)
+
+
+def _of_edges(data: dict[str, Any], name: str, source: str) -> Histogram | None:
+    """`{"0.5": 40, "1": 90, "+Inf": 120}`: counts under their edges."""
+    edges = [_edge(key) for key in data]
+    counts = [value for one in data.values() if (value := _number(one)) is not None]
+    if len(counts) != len(edges) or not any(math.isinf(edge) for edge in edges) or any(map(math.isnan, edges)):
+        return None
+    return _made(name, [], edges, counts, None, source)
 
 
 def _edge(value: Any) -> float:

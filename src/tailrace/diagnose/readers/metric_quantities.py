@@ -83,6 +83,11 @@ _WORDS: Final[tuple[tuple[str, str], ...]] = (
     (r"decode_(time|latency|duration)", "decode"),
     (r"(event_)?loop_(lag|delay)", "loop_lag"),
     (r"e2e_(request_)?latency|request_(latency|duration|time)|response_(time|latency)|end_to_end", "e2e"),
+    (
+        r"(model|llm|engine|backend|upstream|chat|completions?|generat\w+)_(calls?|requests?)?_?(latency|duration)",
+        "e2e",
+    ),
+    (r"(^|_)calls?_(latency|duration)", "e2e"),
 )
 _GAUGE_WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     (r"(num_)?(requests_running|running_(reqs|requests|seqs))", "running", "count"),

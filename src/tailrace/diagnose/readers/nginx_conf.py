@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tailrace.diagnose.observed import Observed, Place, Setting, Understood
-from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.format import Format, UnknownFormatError
 from tailrace.diagnose.readers.nginx_text import Directive, duration_ms, parse_nginx
 from tailrace.model.errors import InputError
 
@@ -63,6 +63,9 @@ class _Scope(NamedTuple):
     name: str
 
 
+_BLOCKS: Final = re.compile(r"\b(?:http|server|location)\b[^;{}]*\{")
+
+
 def looks_like_nginx(text: str) -> bool:
     """Whether a text is nginx's: a block or a directive of it, and semicolons."""
     return ";" in text and _KNOWN.search(text) is not None
@@ -88,8 +91,13 @@ def _read(path: Path, name: str) -> Observed:
         )
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     settings, understood = nginx_settings(text, name)
+    if not settings and not _BLOCKS.search(text):
+        # Whoever quotes the directives in question leaves the block around them out.
+        part = f"server {{ location / {{ proxy_pass http://upstream;\n{text}\n}} }}"
+        settings, understood = nginx_settings(part, name, offset=-1)
+        settings = [one for one in settings if not one.name.startswith("nginx.unset") and "proxy_pass" not in one.name]
     if not settings:
-        raise InputError(
+        raise UnknownFormatError(
             "no location of it passes requests on",
             place=str(path),
             remedy="Give the file in which proxy_pass stands (`nginx -T` prints all of them).",

@@ -27,6 +27,8 @@ _TELLS: Final = re.compile(
 )
 _WORDS: Final = ("aiohttp.", "httpx.", "requests.", "TCPConnector(", "OpenAI(", "VADParams(", "AgentSession(", "LiveO")
 """One of them stands in whatever it finds: asked of every text before."""
+_MOST_OTHERS: Final = 20
+"""Lines of a paste that are no Python, at most; each is found by parsing again."""
 _CODE: Final = re.compile(
     r"^[^\S\n]*(?:import \w|from [\w.]+ import |async def |def |class |[\w.]+\s*=\s*|async with |with |await )",
     re.MULTILINE,
@@ -60,7 +62,7 @@ def _read(path: Path, name: str) -> Observed:
     if path.stat().st_size > _LARGEST:
         raise InputError(f"is larger than {_LARGEST >> 20} MiB", place=place, remedy="Give the file with the client.")
     text = path.read_text(encoding="utf-8-sig", errors="replace")
-    tree = _parsed(text, place)
+    tree, others = _parsed(text, place)
     reader = _Calls(tree, name)
     settings = list(reader.settings())
     if not settings:
@@ -73,26 +75,53 @@ def _read(path: Path, name: str) -> Observed:
         settings=settings,
         understood=[
             Understood(source=name, format=_NAME, understood=reader.read, total=reader.calls, what="calls of clients",
-                       examples=reader.unknown[:3])
+                       examples=reader.unknown[:3]),
+            *([Understood(source=name, format=_NAME, understood=0, total=len(others), what="lines that are no Python",
+                          examples=others[:3])] if others else []),
         ],
     )  # fmt: skip
 
 
-def _parsed(text: str, place: str) -> ast.Module:
-    """The tree; a piece cut out of a function is taken as one."""
+def _parsed(text: str, place: str) -> tuple[ast.Module, list[str]]:
+    """(the tree, lines that are no Python); a piece cut out of a function is taken as one. Some lines of a paste are
+    what the program printed, or a remark.
+    """
     first: Exception | None = None
     plain = textwrap.dedent(text)
     for form in (text, plain, "async def _():\n" + textwrap.indent(plain, " ")):
         try:
-            return ast.parse(form)
+            return ast.parse(form), []
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             first = first or error
+    if isinstance(first, SyntaxError) and (found := _without_others(plain)) is not None:
+        return found
     line = getattr(first, "lineno", None)
     raise InputError(
         f"this is no Python: {getattr(first, 'msg', '') or str(first) or 'it is nested too deeply'}",
         place=f"{place}:{line}" if line else place,
         remedy="Give the whole file.",
     ) from None
+
+
+def _without_others(text: str) -> tuple[ast.Module, list[str]] | None:
+    """What is left without the lines at which the parser stops; `None` where those are too many, or no client
+    is left.
+    """
+    lines, others = text.splitlines(), []
+    for _ in range(_MOST_OTHERS):
+        try:
+            tree = ast.parse("\n".join(lines))
+        except SyntaxError as error:
+            place = (error.lineno or 0) - 1
+            if not 0 <= place < len(lines) or not lines[place].strip():
+                return None
+            others.append(lines[place].strip())
+            lines[place] = ""
+        except (ValueError, RecursionError, MemoryError):
+            return None
+        else:
+            return (tree, others) if _TELLS.search("\n".join(lines)) else None
+    return None
 
 
 class _Calls:

@@ -29,7 +29,7 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "t_scheduled ts_scheduled planned due t_due arrival_planned target_time",
     "t_send_ms": "t_send send sent ts_send send_ts send_time sent_at t_sent ts_sent time_sent start start_time t_start "
     "ts_start start_ts request_start started started_at request_time_start begin t_begin submit submitted submit_time "
-    "t_submit request_sent dispatch dispatched t0 t_request start_timestamp",
+    "t_submit request_sent dispatch dispatched fired issued posted t0 t_request start_timestamp",
     "t_first_ms": "t_first first ts_first first_ts first_token t_first_token first_token_time first_token_at "
     "ts_first_token time_first_token first_token_ts first_token_received first_byte t_first_byte first_byte_time "
     "first_chunk t_first_chunk first_chunk_time first_response t1 first_content first_audio t_first_audio "
@@ -42,7 +42,8 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "time_to_first_byte time_to_first_chunk ttfa time_to_first_audio",
     "e2e_ms": "e2e e2el latency duration e2e_latency total_time total_latency request_latency end_to_end "
     "end_to_end_latency elapsed elapsed_time request_time response_time total age age_at_failure failure_age "
-    "age_at_end died_after failed_after lifetime",
+    "age_at_end died_after failed_after lifetime age_at_cut aborted_after cut_after died_at_age ended_after "
+    "closed_after",
     "tpot_ms": "tpot time_per_output_token",
     "itl_ms": "itl inter_token_latency mean_itl avg_itl",
     "late_ms": "dispatch_delay schedule_delay send_delay start_delay",
@@ -58,7 +59,7 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "status": "status outcome result state success succeeded ok is_ok completed_ok",
     "http_status": "http_status status_code http_code code http_status_code response_code",
     "error": "error err error_message exception failure reason error_type",
-    "bytes_received": "bytes_received received_bytes response_bytes bytes_in rx_bytes body_bytes",
+    "bytes_received": "bytes_received bytes received_bytes bytes_sent response_bytes bytes_in rx_bytes body_bytes",
     "retry_of": "retry_of retries_of original_id",
     "prompt_tokens": "prompt_tokens input_tokens prompt_toks input_toks prompt_len input_len isl prompt_length "
     "input_length n_prompt_tokens "
@@ -87,7 +88,7 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "grammar": "grammar structured structured_output structured_outputs json_schema json_mode guided guided_json "
     "guided_regex guided_choice guided_grammar guided_decoding constrained constrained_decoding response_format "
     "has_schema has_grammar with_grammar use_grammar with_schema schema",
-    "id": "id request_id req_id rid req request trace_id index idx uuid query_id name no seq n",
+    "id": "id request_id conn connection req_id rid req request trace_id index idx uuid query_id name no seq n",
 }
 _BY_WORD: Final[dict[str, str]] = {
     word: name for name, words in reversed(tuple(_SYNONYMS.items())) for word in words.split()
@@ -116,6 +117,11 @@ _ASKED_FOR: Final = ("max_tokens", "max_new_tokens", "max_completion_tokens", "m
 """What a request asks for is no statistic."""
 _STAGES: Final = frozenset(DURATIONS[5:])
 _FEWEST_STAGES: Final = 3
+_BESIDE: Final = frozenset(
+    {"prompt_tokens", "output_tokens", "usage_completion_tokens", "cached_tokens"}
+    | {"status", "http_status", "error", "bytes_received"}
+)
+"""What stands beside one duration where a row is a request."""
 _STATISTICS: Final = frozenset({"mean", "avg", "median", "p50", "p90", "p95", "p99", "p999", "max", "min", "std"})
 
 
@@ -152,6 +158,15 @@ def column_of(name: str) -> str:
     return _BY_WORD.get(base) or _by_words(name, base)
 
 
+def _first_without_send(names: list[str], out: dict[str, str]) -> None:
+    """A first token without any stamp beside it, and beside a duration of the whole, is a duration itself."""
+    ours = set(out.values())
+    stamps = {"t_send_ms", "t_intended_ms", "t_last_ms", "ttft_ms"}
+    if not {"t_first_ms", "e2e_ms"} <= ours or ours & stamps or any(heading(name).name in _ALONE for name in names):
+        return
+    out[next(name for name, one in out.items() if one == "t_first_ms")] = "ttft_ms"
+
+
 def canonical(headings: Iterable[str], columns: Mapping[str, str] | None = None) -> dict[str, str]:
     """Heading -> our name, its own in snake case where we have none. Two headings never get one name.
 
@@ -167,6 +182,8 @@ def canonical(headings: Iterable[str], columns: Mapping[str, str] | None = None)
         if ours and ours not in taken:
             out[name] = ours
             taken.add(ours)
+    _first_without_send(names, out)
+    taken = set(out.values())
     for name in names:
         base = heading(name).name
         if name in out or base not in _ALONE:
@@ -217,8 +234,5 @@ def looks_like_requests(headings: Iterable[str]) -> bool:
     return (
         bool(ends & {"ttft_ms", "e2e_ms"})
         and "id" in ours
-        and (
-            bool(ours & {"prompt_tokens", "output_tokens", "status", "usage_completion_tokens", "cached_tokens"})
-            or len(ours & _STAGES) >= _FEWEST_STAGES
-        )
+        and (bool(ours & _BESIDE) or len(ours & _STAGES) >= _FEWEST_STAGES)
     )

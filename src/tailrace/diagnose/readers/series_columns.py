@@ -50,6 +50,11 @@ _AXES: Final = {
     "context_length decoded decoded_tokens token pos",
     "turn": "turn turn_id turn_index utterance",
 }
+_SINCE: Final = re.compile(
+    r"(?:t|time|s|sec|secs|seconds|elapsed)_(?:since|after|from|into|rel|relative|in)(?:_[a-z]+)*|(?:rel|relative|wall|sample)_time|"
+    r"at_(?:s|sec|seconds)"
+)
+"""`seconds_after_disconnect`, `t_since_start`."""
 _FROM_START: Final = frozenset({"after", "run_for", "running_for", "since_start", "into_the_run", "under_load"})
 """Words that are a time where a unit of time stands behind them."""
 _AXIS_BY_WORD: Final = {word: axis for axis, words in reversed(_AXES.items()) for word in words.split()}
@@ -144,6 +149,8 @@ def axis_of(text: str) -> Axis | None:
     """What a column with this heading would be as an axis; `None` where it is none."""
     found = heading(text)
     axis = _AXIS_BY_WORD.get(found.name)
+    if axis is None and _SINCE.fullmatch(found.name) is not None:
+        return Axis("time", found.unit or "s")
     if axis is None and found.name in _FROM_START and found.unit in {"s", "min", "h"}:
         axis = "time"
     if axis is None:

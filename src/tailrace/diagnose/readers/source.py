@@ -21,7 +21,7 @@ from tailrace.diagnose.readers.binary import NULS_REMEDY, binary_words
 from tailrace.diagnose.readers.data_directory import read_directory
 from tailrace.diagnose.readers.encodings import encoding_of
 from tailrace.diagnose.readers.foreign import HEAD_BYTES, Foreign, foreign_of, read_foreign
-from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.format import Format, UnknownFormatError
 from tailrace.diagnose.readers.formats import format_of
 from tailrace.diagnose.readers.imported import chosen, split_number
 from tailrace.diagnose.readers.json_lines import read_lines
@@ -154,10 +154,6 @@ def _look(path: Path) -> tuple[Kind, Foreign | Format | None]:
     if foreign is not None:
         return Kind.LOAD_TOOL, foreign
     return _other_kind(start, path.name) or _anything(head, start, place)
-
-
-class UnknownFormatError(InputError):
-    """Text that no reader knows: alone it is an error, beside other evidence it is listed as not understood."""
 
 
 def _anything(head: bytes, start: bytes, place: str) -> tuple[Kind, Format]:

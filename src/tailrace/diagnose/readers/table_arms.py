@@ -17,6 +17,7 @@ from tailrace.diagnose.readers.heading import Heading, heading, in_cell, plain, 
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_shapes import plain_shape
 from tailrace.diagnose.readers.units import unit_of
+from tailrace.diagnose.readers.unnamed_latencies import with_latencies
 
 __all__ = ["CONDITIONS", "arms_of", "placed", "quoted"]
 
@@ -73,7 +74,7 @@ def arms_of(grid: Grid, source: str, *, named: str = "", context: str = "") -> l
         arms = _of_tidy(grid, columns, tidy, source, named, default)
     else:
         arms = _of_rows(grid, columns, source, default)
-    return with_roles([_by_test(arm) for arm in arms])
+    return with_roles(with_latencies([_by_test(arm) for arm in arms], grid.caption, named))
 
 
 _TEST: Final = re.compile(r"(?:pp(\d+))?\s?\+?\s?(?:tg(\d+))?(?:\s?@\s?d\d+)?")
@@ -297,6 +298,8 @@ def _are_metrics(columns: list[_Column]) -> bool:
     told = [heading(cell.text).quantity for cell in first.cells]
     known = sum(1 for name in told if name)
     over = sum(1 for column in columns[1:] if column.head.quantity and not column.head.change)
+    if not first.head.label and known > 1 and all(column.head.qualifier for column in columns[1:]):
+        return True  # `normal clients`, `mobile clients` over rows of latencies: kinds of them, no numbers of them
     if first.head.label.lower() in _METRIC_WORDS:
         return known > 0 and over <= known
     return known >= max(1, 0.6 * len(told)) and over * len(told) < known * (len(columns) - 1)

@@ -6,6 +6,7 @@ Long tables, in which a column says whom a row is of (`stream`, `replica`, `gpu`
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.observed import Clock, Counter, Observed, Place, Rows, Series, Understood
+from tailrace.diagnose.observed import Clock, Counter, Observed, Place, Rows, Series, Setting, Understood
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.headings import heading, number, stamp_ms
 from tailrace.diagnose.readers.logs.access_json import is_access_object
@@ -31,6 +32,10 @@ _OF_STEPS: Final = frozenset({"cpu_step", "wall", "typical_wall", "chunk_gap"})
 _OF_TURNS: Final = frozenset({"end_of_turn", "transcription_delay"})
 _LONGEST_TURN_S: Final = 20.0
 """Agents name these without a unit and mean seconds; nobody waits for so few milliseconds."""
+_LEFT: Final = re.compile(
+    r"(?:since|after|from)_(?:the_)?(?:client_)?(?:disconnect|cancel|abort|kill|close|hang_?up|ctrl)"
+)
+"""An axis that counts from the moment at which a client left."""
 _PERCENT: Final = 1.5
 """A share above it is a percentage, whatever the heading says."""
 
@@ -106,6 +111,7 @@ def series_of_table(table: TableText, name: str) -> Observed:
                 out.counters += counters_of(series, theirs)
     if axis.name == "turn" or texts:
         out.rows.append(_rows(table, axis, at, clock, columns, name))
+    out.settings = _told_by_axis(headings[0], name)
     out.understood = _understood(table, name, doubts, texts)
     if len(groups) > MOST_GROUPS:
         left, of = groups[MOST_GROUPS]
@@ -120,6 +126,13 @@ def series_of_table(table: TableText, name: str) -> Observed:
             )
         )
     return out
+
+
+def _told_by_axis(theirs: str, name: str) -> list[Setting]:
+    """`seconds_after_disconnect` says when a client left: at its 0."""
+    if not _LEFT.search(heading(theirs).name):
+        return []
+    return [Setting(name="client_killed_at", value=0.0, unit="s", place=Place(name, 1))]
 
 
 def _axis(table: TableText, name: str, axis: Axis) -> tuple[Floats, Clock] | None:

@@ -99,7 +99,7 @@ class RateMismatch(Cause):
             relation = f"{made:.0f}/{read:.0f} = {made / read:.3f}; seen {seen.ratio:.3f}"
             missing = ["the sample rates that the client and the recogniser are configured with"]
             evidence += [
-                Evidence(f"configured sample rate {rate:.0f} Hz", place, "rate", rate, "Hz")
+                Evidence(f"configured sample rate {rate:.0f} Hz", place or "settings", "rate", rate, "Hz")
                 for rate, place in rates.items()
                 if rate in pair
             ]

@@ -9,11 +9,12 @@ import numpy as np
 
 from tailrace.diagnose.arms.again import MEASURE
 from tailrace.diagnose.arms.as_written import name_of, seen, shown
-from tailrace.diagnose.arms.asked import concurrency_of, given
+from tailrace.diagnose.arms.asked import concurrency_of, given, number_stated
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Rows
 from tailrace.diagnose.observed.vocabulary import in_unit, unit_in_name
+from tailrace.diagnose.readers.table_arms import CONDITIONS
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["BenchClientQueue", "BenchClosedLoop", "BenchUnstable", "waves_of"]
@@ -58,7 +59,12 @@ class BenchClientQueue(Cause):
         return next((found for arm in arms if (found := self._waves(arm, observed)) is not None), None)
 
     def _waves(self, arm: Arm, observed: Observed) -> Finding | None:
-        found = waves_of(arm, arm.get("n") or observed.number("num_prompts", "n"), concurrency_of(arm, observed))
+        found = waves_of(
+            arm,
+            arm.get("n") or observed.number("num_prompts", "n", "prompts", "requests"),
+            concurrency_of(arm, observed),
+            observed,
+        )
         if found is None:
             return None
         n, limit, made, ttft = found
@@ -119,10 +125,10 @@ class Waves(NamedTuple):
     ttft: Quoted
 
 
-def waves_of(arm: Arm, n: float | None, limit: float | None) -> Waves | None:
+def waves_of(arm: Arm, n: float | None, limit: float | None, observed: Observed | None = None) -> Waves | None:
     """The run as waves of `limit` requests, where the tail of TTFT is about as long as all of them take."""
     ttft = arm.quoted("ttft", "max", "p99", "p95")
-    made = _generation_ms(arm)
+    made = _generation_ms(arm) or (None if observed is None else _generation_stated(observed))
     if not n or not limit or ttft is None or ttft.unit != "ms" or ttft.relative or n < 3 * limit or not made:
         return None
     if made <= 0 or not 0.7 <= ttft.value / (n / limit * made) <= 1.3:
@@ -165,6 +171,15 @@ def _generation_ms(arm: Arm) -> float | None:
     if whole is not None and first is not None and whole > first:
         return whole - first
     return arm.get("decode", "mean", "p50")
+
+
+def _generation_stated(observed: Observed) -> float | None:
+    """`generation_time_s` of a form (ms)."""
+    stated = number_stated(
+        observed, r"^(?:mean |avg |median )?(?:generation|service|decode|one request)(?: (?:time|duration))?"
+    )
+    unit = "" if stated is None else stated.unit or unit_in_name(stated.name)[1]
+    return None if stated is None or stated.number is None or not unit else in_unit(stated.number, unit, "ms")
 
 
 class BenchClosedLoop(Cause):
@@ -267,7 +282,8 @@ class BenchUnstable(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """CV of TTFT above 0.3 over runs that nothing tells apart but their number."""
         runs = [arm for arm in observed.arms if _RUN.search(f"{arm.label} {' '.join(arm.keys)}")]
-        if len(runs) < 3:
+        loads_ = {tuple(sorted((key, arm.keys[key]) for key in arm.keys if key in CONDITIONS)) for arm in runs}
+        if len(runs) < 3 or len(loads_) > 1:  # under other loads they are no repetitions
             return self._listed(observed)
         for stat in ("mean", "p50", "", "p99"):
             values = [(arm, arm.quoted("ttft", stat)) for arm in runs]

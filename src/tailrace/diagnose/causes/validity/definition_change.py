@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import ClassVar, Final
 
@@ -10,15 +11,21 @@ from tailrace.diagnose.arms.again import MEASURE
 from tailrace.diagnose.arms.as_written import name_of, seen, shown
 from tailrace.diagnose.arms.pairs import before_and_after
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.observed import Arm, Histogram, Observed, Quoted
+from tailrace.diagnose.observed import Arm, Histogram, Observed, Quoted, Role
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["DefinitionChange"]
 
 JUMP: Final = 1.3
 STILL: Final = 0.1
-_CLIENT: Final = re.compile(r"client|user|gateway|probe|bench|measured", re.IGNORECASE)
-_SERVER: Final = re.compile(r"server|engine|metric|prometheus|vllm:|sglang:|scrape|dashboard|grafana", re.IGNORECASE)
+_CLIENT: Final = re.compile(
+    r"client|user|gateway|probe|bench|measured|load ?gen|loadgen|locust|\bk6\b|curl|outside|external|caller|script",
+    re.IGNORECASE,
+)
+_SERVER: Final = re.compile(
+    r"server|engine|metric|prom(?:etheus)?\b|vllm|sglang|scrape|dashboard|grafana|export|reported|internal|telemetry|panel",
+    re.IGNORECASE,
+)
 _VERSION: Final = re.compile(r"version|upgrad|release|\bv?\d+\.\d+", re.IGNORECASE)
 _VERSIONS: Final = re.compile(
     r"[^.\n]{0,40}\b(?:upgrad\w*|version|release)\b[^\n]{0,40}\d+\.\d+[^\n]{0,20}|\bv?\d+\.\d+(?:\.\d+)?\s*(?:->|→|to)\s*"
@@ -41,8 +48,9 @@ class DefinitionChange(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """A server's number that jumps between two versions beside a client's that does not, or is not known."""
         changed = observed.text("changed", "change")
-        for before, after in before_and_after(observed.arms):
-            words = f"{before.name} {after.name} {' '.join(map(str, (*before.keys, *after.keys)))} {changed}"
+        for before, after in [*before_and_after(observed.arms), *_steps(observed)]:
+            texts = [str(value) for arm in (before, after) for value in (*arm.keys, *arm.keys.values())]
+            words = f"{before.name} {after.name} {' '.join(texts)} {changed} {_told_versions(observed)}"
             if not _VERSION.search(words):
                 continue
             for metric in _LATENCIES:
@@ -132,6 +140,18 @@ class DefinitionChange(Cause):
             rivals=[] if client is not None else ["COMPUTE_KERNEL_REGRESSION"],
             level=None if client is not None else Level.SUSPECTED,
         )
+
+
+def _steps(observed: Observed) -> Iterator[tuple[Arm, Arm]]:
+    """Neighbouring rows of tables along versions (or days) that tell no before from after."""
+    rows = [arm for arm in observed.arms if arm.role is Role.NONE]
+    return ((one, two) for one, two in pairwise(rows) if one.place.source == two.place.source)
+
+
+def _told_versions(observed: Observed) -> str:
+    """Two different versions of a form, as words."""
+    told = {str(item.value) for item in observed.settings if "version" in item.name and isinstance(item.value, str)}
+    return f"version {' '.join(sorted(told))}" if len(told) > 1 else ""
 
 
 def _of_clients(observed: Observed, metric: str) -> tuple[float, float] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed
@@ -17,6 +18,14 @@ LOW: Final = 0.5
 """Of the next line: the first line after idle time says less than this."""
 STEADY: Final = 0.5
 """Of the best of the other lines: one below it is slow by itself, and the artefact is not the whole complaint."""
+
+
+FEWEST_LINES: Final = 3
+PAUSE: Final = 5.0
+"""Times the usual distance of two lines."""
+PAUSE_S: Final = 10.0
+FAR_OFF: Final = 0.1
+Marks = NDArray[np.bool_]
 
 
 class _First(NamedTuple):
@@ -87,8 +96,8 @@ class IdleArtifact(Cause):
 def _firsts(load: Load) -> list[_First]:
     """Lines that the reader marked (SGLang), or that follow a line with nothing running (vLLM), far below the next."""
     made, running = load.get("output_tok_s"), load.get("running")
-    marked = load.get("after_idle") == 1
-    if not load.has("after_idle"):
+    marked = _marked(load)
+    if not marked.any():
         return []
     out = []
     for index in np.flatnonzero(marked):
@@ -100,9 +109,26 @@ def _firsts(load: Load) -> list[_First]:
     return out
 
 
+def _marked(load: Load) -> Marks:
+    """Lines that the reader marked, and those far below the next one of the same load behind a pause that is many times
+    the usual distance of two lines.
+    """
+    made, running = load.get("output_tok_s"), load.get("running")
+    out: Marks = load.get("after_idle") == 1
+    if len(load) < FEWEST_LINES:
+        return out
+    begins = np.zeros(len(load), dtype=bool)
+    usual = load.interval
+    begins[1:] = np.diff(load.at) > (max(PAUSE * usual, PAUSE_S) if np.isfinite(usual) else np.inf)
+    with np.errstate(invalid="ignore"):
+        far_off = (made[:-1] > 0) & (made[:-1] < FAR_OFF * made[1:]) & (running[:-1] == running[1:])
+    out[:-1] |= begins[:-1] & far_off
+    return out
+
+
 def _steady(load: Load) -> list[float]:
     made = load.get("output_tok_s")
-    return [float(value) for value in made[(load.get("after_idle") != 1) & ~np.isnan(made)]]
+    return [float(value) for value in made[~_marked(load) & ~np.isnan(made)]]
 
 
 def _trouble(observed: Observed, found: list[_First]) -> str:
@@ -114,7 +140,7 @@ def _trouble(observed: Observed, found: list[_First]) -> str:
         return "requests wait"
     for first in found:
         values = _steady(first.load)
-        running = first.load.get("running")[(first.load.get("after_idle") != 1)]
+        running = first.load.get("running")[~_marked(first.load)]
         if np.ptp(running[~np.isnan(running)]) == 0 and min(values) < STEADY * max(values):
             return "later lines are slow, too"
     if observed.rows or observed.arms or observed.histograms:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import isfinite
 from typing import ClassVar, Final
 
 from tailrace.diagnose.arms.as_written import called, seen, shown
@@ -20,6 +21,7 @@ MORE: Final = 1.1
 FEWEST: Final = 5
 """Completions of a window; a quantile of fewer is one of them."""
 HELD: Final = 0.98
+LONG_MS: Final = 10_000.0
 _LATENCIES: Final = ("ttft", "e2e", "queue", "tpot", "itl", "prefill", "decode")
 
 
@@ -61,7 +63,8 @@ class MeanDilution(Cause):
             f"{key} {_edge(pair[0], before)} -> {_edge(pair[1], after)} {unit}" for key, pair in held.items()
         )
         risen_words = ", ".join(
-            f"{key} {_edge(pair[0], before)} -> {_edge(pair[1], after)} {unit}" for key, pair in risen.items()
+            f"{key} {_edge(pair[0], before)} -> {_edge(pair[1], after)} {unit}{_in_s(pair, unit)}"
+            for key, pair in risen.items()
         )
         return self.finding(
             statement=f"Mean {name} fell from {shown(old)} to {shown(new)} {unit} because more completions were "
@@ -137,7 +140,11 @@ class MeanDilution(Cause):
 
 def _completed(arm: Arm) -> float | None:
     told = arm.get("n")
-    counted = worded(arm, r"^completed\b|completions") if told is None else None
+    counted = (
+        worded(arm, r"^(?:completed|finished|served|done|answered)\b|completions|finished requests")
+        if told is None
+        else None
+    )
     return told if counted is None else counted.value
 
 
@@ -148,6 +155,14 @@ def _first_and_last(observed: Observed) -> list[tuple[Arm, Arm]]:
         if arm.role is Role.NONE and _completed(arm) is not None:
             tables.setdefault(arm.place.source, []).append(arm)
     return [(rows[0], rows[-1]) for rows in tables.values() if len(rows) > 2]
+
+
+def _in_s(pair: tuple[float | None, float | None], unit: str) -> str:
+    """` (4.69 -> 15.3 s)` behind long times in ms."""
+    known = [value for value in pair if value is not None and isfinite(value)]
+    if unit != "ms" or len(known) < 2 or max(known) < LONG_MS:
+        return ""
+    return f" ({known[0] / 1e3:.3g} -> {known[1] / 1e3:.3g} s)"
 
 
 def _edge(value: float | None, histogram: Histogram) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.observed.vocabulary import in_unit
 from tailrace.diagnose.record_evidence.held_by_engine import held_by_engine
 from tailrace.diagnose.series_evidence.held_in_scrapes import held_in_scrapes
 from tailrace.diagnose.speech_evidence.turns import turns_of
@@ -23,6 +24,23 @@ _ADVICE: Final = (
     "Measure it where the stream passes: first-partial and final latency at a gateway, from the audio's receipt to the "
     "result's, or end of speech to final in the agent (transcription delay)."
 )
+
+
+def _unfilled(observed: Observed) -> tuple[int, float, str, str] | None:
+    """(rows, seconds of audio, place, field) of rows with audio of which the `duration` is 0 in each."""
+    rows = []
+    for arm in observed.arms:
+        field = next((v for v in arm.values.values() if _DURATION.search(v.label) and not v.relative), None)
+        audio = next((v for v in arm.values.values() if "audio" in f"{v.label} {v.qualifier}" and v.value > 0), None)
+        if field is not None and audio is not None and field is not audio:
+            rows.append((field, in_unit(audio.value, audio.unit or "s", "s") or 0.0))
+    if len(rows) < FEWEST or any(field.value for field, _ in rows):
+        return None
+    field = rows[0][0]
+    return len(rows), sum(seconds for _, seconds in rows), str(field.place), field.label
+
+
+FEWEST: Final = 3
 
 
 class MetricGap(Cause):
@@ -62,6 +80,9 @@ class MetricGap(Cause):
             plain = setting.name.lower()
             if setting.number == 0 and _DURATION.search(plain) and (_SPEECH.search(plain) or _SPEECH.search(told)):
                 return self._found(1, None, str(setting.place), setting.name)
+        unfilled = _unfilled(observed)
+        if unfilled is not None:
+            return self._found(*unfilled)
         for arm in observed.arms:
             for value in arm.values.values():
                 words = f"{value.label} {arm.name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final
 
+import msgspec
 import numpy as np
 
 from tailrace.diagnose.arms.as_written import seen, shown
@@ -22,6 +23,7 @@ CHUNKS: Final = 5.0
 OFF: Final = 1.3
 """ITL x throughput at one request at once is 1000 ms; more than this factor above it, a gap holds several tokens."""
 MATCHES: Final = 0.3
+_MOST_MORE: Final = 4
 _USAGE: Final = re.compile(r"usage|completion tokens|server|engine", re.IGNORECASE)
 _OURS: Final = re.compile(r"client|chunk|event|counted|our\b|measured", re.IGNORECASE)
 _ADVICE: Final = (
@@ -53,7 +55,14 @@ class MetricUnit(Cause):
         found += [self._chunks(arm) for arm in observed.arms]
         found += [self._told(arm) for arm in [*observed.arms, *_stated_counts(observed)]]
         found += [self._counts(rows) for rows in observed.table("requests")]
-        return surest(found)
+        best = surest(found)
+        others = [one for one in found if one is not None and one is not best]
+        if best is None or not others:
+            return best
+        known = {item.text for item in best.evidence}
+        more = [item for one in others for item in one.evidence if item.text not in known][:_MOST_MORE]
+        relation = "; ".join(dict.fromkeys((best.relation, *(one.relation for one in others[:2]))))
+        return msgspec.structs.replace(best, evidence=[*best.evidence, *more], relation=relation)
 
     def _peak(self, arm: Arm) -> Finding | None:
         peak, mean = arm.quoted("peak_output_tok_s"), arm.quoted("output_tok_s")
