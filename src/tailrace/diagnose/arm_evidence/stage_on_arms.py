@@ -9,7 +9,7 @@ from msgspec import structs
 
 from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.arms.of_requests import classes_of, stages_by, tables_of_requests
-from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.diagnose.observed import Arm, Observed, Quoted, Rows
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _STATS: Final = ("p99", "p95", "p90", "p50", "mean", "")
 _TOTALS: Final = ("ttft", "first_partial", "e2e", "final_latency")
 _STAGES: Final = ("queue", "preprocess", "encode", "prefill", "decode", "postprocess", "response")
 _SUM: Final = "sum of the stages"
+_DEPLOYMENTS: Final = frozenset({"a", "b", "blue", "green", "left", "right", "stable", "canary", "x", "y"})
 _ENOUGH: Final = 3
 
 
@@ -63,7 +64,7 @@ def _of_requests(stage: str, observed: Observed) -> list[Arm]:
     for rows in tables_of_requests(observed):
         times = rows.numbers(f"{stage}_ms")
         whole = rows.numbers("ttft_ms" if stage != "postprocess" and rows.has("ttft_ms") else "e2e_ms")
-        if not np.isfinite(times).any():
+        if not np.isfinite(times).any() or _two_deployments(rows):
             continue
         with np.errstate(invalid="ignore"):
             heavy = times > MOST * whole
@@ -78,6 +79,12 @@ def _of_requests(stage: str, observed: Observed) -> list[Arm]:
             else:
                 out += stages_by(rows, {f"median of {len(rows)} requests": np.ones(len(rows), dtype=bool)})
     return out
+
+
+def _two_deployments(rows: Rows) -> bool:
+    """Whether its arms are two systems of which nobody says which came first, and no classes of requests."""
+    names = {text.lower() for text in rows.texts("arm") if text}
+    return bool(names) and names <= _DEPLOYMENTS
 
 
 def _renamed(arm: Arm, column: str) -> Arm:

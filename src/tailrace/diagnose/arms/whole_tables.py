@@ -16,6 +16,8 @@ from tailrace.diagnose.readers.heading import heading
 __all__ = ["with_whole_tables"]
 
 FEWEST: Final = 3
+FEWEST_LINES: Final = 10
+"""Of an access log, which has thousands: a handful may be any."""
 _TIMED: Final = re.compile(r"(?:^|_)(?:overhead|lag|blocked|connect|delay|write|callback)")
 """Durations that no vocabulary has: readers keep them in ms."""
 
@@ -35,7 +37,7 @@ def _of(rows: Rows) -> Arm | None:
         if column.dtype == object or head.change or not (known_name or _TIMED.search(name)):
             continue
         known = column[np.isfinite(column)]
-        if known.size < FEWEST:
+        if known.size < (FEWEST_LINES if rows.kind == "access" else FEWEST):
             continue
         unit = QUANTITIES[head.quantity].unit if known_name else "ms"
         item = Quoted(

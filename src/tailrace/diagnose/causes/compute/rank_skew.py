@@ -39,11 +39,6 @@ class RankSkew(Cause):
             step = _stated_ms(
                 observed, r"^(?:whole |decode |mean )?(?:step|iteration)(?: time| duration)?(?: ms| us| s)?$"
             )
-        if skew is None:
-            skew = _stated_ms(
-                observed,
-                r"(?:wait|waits|waiting).*(?:late|slow|last|rank|straggl)|(?:rank|straggler|launch).*(?:wait|skew|late)",
-            )
         derived = ""
         if skew is None:
             each = observed.number("rank_skew_us_p50", "rank_skew_us")
@@ -51,6 +46,11 @@ class RankSkew(Cause):
             if each is not None and calls is not None:
                 skew = each * calls / 1e3
                 derived = f"{each:g} us x {calls:g} collectives = {skew:.3g} ms; "
+        if skew is None:
+            skew = _stated_ms(
+                observed,
+                r"(?:wait|waits|waiting).*(?:late|slow|last|rank|straggl)|(?:rank|straggler|launch).*(?:wait|skew|late)",
+            )
         if step is None or skew is None or step <= 0:
             return None
         share = skew / step
