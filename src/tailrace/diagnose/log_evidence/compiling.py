@@ -34,7 +34,7 @@ def _quoted(observed: Observed) -> list[Event]:
     """Lines of a compiler that somebody quotes in a form."""
     out = []
     for item in told(observed):
-        found = jit_in_text(item.value) if isinstance(item.value, str) else None
+        found: dict[str, float | str] | None = jit_in_text(item.value) if isinstance(item.value, str) else None
         frame = _FRAME.search(item.value) if isinstance(item.value, str) and found is None else None
         if frame is not None and _STACK.search(item.name.replace("_", " ")):
             found = {"kernel": frame[0]}
