@@ -196,7 +196,11 @@ def _options(text: str) -> Iterator[tuple[str, float | str | bool]]:
                 yield name, True
                 continue
             value, at = following, at + 1
-        yield name, _value(value)
+        # In a sentence a comma or a full stop follows the value: `--max-concurrency 64, --request-rate inf.`
+        known = _value(value.rstrip(",;.") or value)
+        if name in _ONE_VALUE and isinstance(known, str) and known != "inf" and not re.search(r"\d", known):
+            continue  # `only --random-output-len changed`: a word of the sentence, and no value
+        yield name, known
 
 
 def _is_number(text: str) -> bool:

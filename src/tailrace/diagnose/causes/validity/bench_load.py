@@ -194,10 +194,11 @@ class BenchClosedLoop(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """Longer outputs, shorter TTFT, equal concurrency, no request rate."""
         arms = [arm for arm in observed.arms if _output(arm, observed) and arm.quoted("ttft", "mean", "p50", "p99", "")]
-        for place, short in enumerate(arms):
-            for long in arms[place + 1 :]:
-                swapped = (_output(short, observed) or 0.0) > (_output(long, observed) or 0.0)
-                found = self._pair(long, short, observed) if swapped else self._pair(short, long, observed)
+        # The widest pair shows the whole fall; a sweep's neighbours only a step of it.
+        by_output = sorted(arms, key=lambda arm: _output(arm, observed) or 0.0)
+        for steps in range(len(by_output) - 1, 0, -1):
+            for short, long in zip(by_output, by_output[steps:], strict=False):
+                found = self._pair(short, long, observed)
                 if found is not None:
                     return found
         return None
