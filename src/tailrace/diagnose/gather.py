@@ -9,6 +9,7 @@ import numpy as np
 
 from tailrace.analyze.inferred_waits import with_inferred
 from tailrace.analyze.vantage import split_applications
+from tailrace.diagnose.arms.by_change import with_changed
 from tailrace.diagnose.bounds import bounded
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
@@ -81,6 +82,7 @@ def gather(
     observed.series += series_of_arms(observed.arms)
     observed = bounded(observed)
     observed.arms = _apart(observed.arms) or stated_arm(observed)
+    observed.arms = list(with_changed(observed))
     if observed and hardware.gpus and not observed.of_series("sm_clock"):
         # Rules on tables and forms see the device's readings beside them.
         observed.series += series_of_gpus(hardware.gpus, ", ".join(hardware.sources))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.paired_rounds import paired_rounds
 from tailrace.diagnose.arms.again import MEASURE
 from tailrace.diagnose.arms.as_written import name_of, seen, shown
 from tailrace.diagnose.arms.asked import concurrency_of, given, number_stated
+from tailrace.diagnose.arms.repeats import RUN, repeated
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Rows
@@ -282,10 +283,12 @@ class BenchUnstable(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """CV of TTFT above 0.3 over runs that nothing tells apart but their number."""
-        runs = [arm for arm in observed.arms if _RUN.search(f"{arm.label} {' '.join(arm.keys)}")]
+        runs = [arm for arm in observed.arms if RUN.search(f"{arm.label} {' '.join((*arm.keys, *arm.values))}")]
         loads_ = {tuple(sorted((key, arm.keys[key]) for key in arm.keys if key in CONDITIONS)) for arm in runs}
-        if len(runs) < 3 or len(loads_) > 1:  # under other loads they are no repetitions
-            return self._listed(observed)
+        # Under other loads they are no repetitions, and neither are the runs of several arms.
+        arms = sum(len(one.runs) > 1 for one in repeated(observed)) > 1
+        if len(runs) < 3 or len(loads_) > 1 or arms:
+            return self._listed(observed) or paired_rounds(self, observed)
         for stat in ("mean", "p50", "", "p99"):
             values = [(arm, arm.quoted("ttft", stat)) for arm in runs]
             known = [(arm, quoted) for arm, quoted in values if quoted is not None and not quoted.relative]
@@ -293,14 +296,14 @@ class BenchUnstable(Cause):
                 continue
             cv = _cv([quoted.value for _, quoted in known])
             if cv <= self.CV:
-                return None
+                return paired_rounds(self, observed)
             gaps = [arm.get("itl", "mean", "p50", "") or arm.get("tpot", "mean", "p50", "") for arm, _ in known]
             calm = [gap for gap in gaps if gap is not None]
             steady = _cv(calm) if len(calm) == len(known) else None
             if steady is not None and steady > self.CV:
                 return None
             return self._found(known, cv, steady)
-        return None
+        return paired_rounds(self, observed)
 
     def _found(self, known: list[tuple[Arm, Quoted]], cv: float, steady: float | None) -> Finding:
         values = [quoted.value for _, quoted in known]
@@ -348,11 +351,6 @@ class BenchUnstable(Cause):
             ]
             return self._found(known, _cv(values), None)
         return None
-
-
-_RUN: Final = re.compile(
-    r"(?<![a-z])(?:run|trial|attempt|repeat|repetition|round|iteration|rep)s?(?![a-z])|#\d", re.IGNORECASE
-)
 
 
 def _cv(values: list[float]) -> float:
