@@ -26,8 +26,9 @@ ADVICE: Final = (
 )
 PRICE: Final = "The first token of long prompts comes later, because their prefill shares each step."
 _BUDGET: Final = (
-    r"^-{0,2}b\b(?! *size)|\bn[ _-]?batch\b|\bu?batch[ _-](?:size|tokens)\b|max[ _-]num[ _-]batched|token budget|"
-    r"step budget|(?:prefill|chunk(?:ed)?)[ _-](?:prefill[ _-])?(?:size|tokens|chunk|piece|len(?:gth)?)\b|\bchunk\b"
+    r"^(?!.*(?:\bm?s\b|\bsec|audio|gap|latency|time\b))(?:.*\b)?(?:-{0,2}b\b(?! *size)|n[ _-]?batch\b|"
+    r"u?batch[ _-](?:size|tokens)\b|max[ _-]num[ _-]batched|token budget|step budget|"
+    r"(?:prefill|chunk(?:ed)?)[ _-](?:prefill[ _-])?(?:size|tokens|chunk|piece|len(?:gth)?)\b)"
 )
 LEAST: Final = 2
 SPAN: Final = 2.0

@@ -106,15 +106,15 @@ def _by_its_rest(cause: Cause, observed: Observed) -> Finding | None:
     last = [item for arm, *_ in rows if (item := worded(arm, r"last|final|after")) is not None]
     unit = rows[0][2].unit
     words = f"{float(rest.min()):.3g} to {float(rest.max()):.3g} {unit}"
-    late = (
-        f"; the final comes {max(item.value for item in last):g} {last[0].unit} after the last byte at most"
-        if last
-        else ""
-    )
+    after = f"{max(item.value for item in last):g} {last[0].unit}" if last else ""
+    late = f" (the final comes {after} after the last byte at most)" if last else ""
+    most = max(told.value for _, told, *_ in rows)
+    span = f"{lengths.min():g} to {lengths.max():g} {unit}"
     paced = told_pace is not None or len(rows) >= SURE
     return cause.finding(
         statement=f"The RTF of {most:g} is wall time / audio of a paced sender: files of {span} each take their own "
-        f"length and {words} more, so it is at least 1 whatever the recogniser does. Its busy time was not measured{late}.",
+        f"length and {words} more, so it is at least 1 whatever the recogniser does{late}. "
+        "Its busy time was not measured.",
         evidence=[
             *(evidence_of(arm, one) for arm, *items in rows[:4] for one in items),
             Evidence(f"wall - audio = {words} in all {len(rows)} rows", str(rows[0][2].place), "rest"),
