@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.observed import Observed, Rows, Series
 from tailrace.diagnose.series_evidence.stops_in_chunks import stops_in_chunks
 
-__all__ = ["Beat", "SharedGaps", "at_times", "beat_of", "gaps_of_one", "shared_gaps"]
+__all__ = ["Beat", "SharedGaps", "at_times", "beat_of", "common_series", "gaps_of_one", "shared_gaps"]
 
 Floats = NDArray[np.float64]
 LONGER: Final = 3.0
@@ -21,6 +21,8 @@ SHARE: Final = 0.8
 FEWEST_APART: Final = 8
 CALM: Final = 0.15
 """Of all readings, at least so many without a stop tell what is usual."""
+COMMON: Final = 0.05
+"""Gaps of several streams that differ by less are one stop of all."""
 STEADY: Final = 0.15
 LEAST_BEATS: Final = 6
 
@@ -65,6 +67,23 @@ def gaps_of_one(observed: Observed) -> SharedGaps | None:
     """The stops of the only stream that was watched: nothing tells whether others had them too."""
     found = _by_stream(observed)
     return _common(found) if len(found) == 1 else None
+
+
+def common_series(observed: Observed) -> SharedGaps | None:
+    """Every reading as a stop, where all streams have the same long gap at each of them: the longest of every hour."""
+    found = _by_stream(observed)
+    if len(found) < 2:
+        return None
+    axis = found[0]
+    table = np.array([at_times(series, axis) for series in found])
+    if not np.isfinite(table).all() or float(table.min()) < LEAST_MS:
+        return None
+    length = np.median(table, axis=0)
+    if float((np.ptp(table, axis=0) / length).max()) > COMMON:
+        return None
+    return SharedGaps(
+        len(found), axis.at, length, float(length.min()), 0, int(axis.at.size), axis.axis, str(axis.line_of(0))
+    )
 
 
 def _by_stream(observed: Observed) -> list[Series]:
