@@ -285,7 +285,7 @@ def _with_age(cause: Cause, observed: Observed, series: Series, line: _Line, whe
         missing.append("whether all streams stop together in these pauses")
     return cause.finding(
         statement=f"The pauses grow with the age (uptime) of the process by {rate} s an hour ({texts}): it holds "
-        "ever more objects, and each full garbage collection walks over all of them: a leak and the collector together.",
+        "ever more objects, and each full garbage collection walks over all of them: a leak and the collector.",
         evidence=[
             Evidence(
                 text=f"pauses of {texts}",
