@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tailrace.diagnose.arms.of_requests import tpot_of
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Rows
@@ -16,9 +18,13 @@ from tailrace.stats.quantiles import supported
 
 __all__ = ["arms_of_requests"]
 
+Floats = NDArray[np.float64]
 LEAST: Final = 3
 MOST: Final = 6
 ALIKE: Final = 0.02
+APART: Final = 2.0
+"""Neighbours in order that differ by this factor, with a fifth of the requests on either side, are two modes."""
+SIDE: Final = 0.2
 _TIMES: Final = ("ttft", "e2e", "tpot", "queue", "prefill", "decode", "preprocess", "encode")
 _WORK: Final = ("prompt_tokens", "output_tokens")
 _CONDITIONS: Final = {"in_flight": "concurrency", "concurrency": "concurrency", "offered_rps": "offered_rps"}
@@ -29,8 +35,37 @@ def arms_of_requests(observed: Observed) -> list[Arm]:
     for rows in observed.table("requests"):
         members = {name: rows_of for name, rows_of in rows.members("arm").items() if name}
         if 2 <= len(members) <= MOST and all(len(those) >= LEAST for those in members.values()):
-            return with_roles([_arm(rows, name, those) for name, those in members.items()])
+            arms = [_arm(rows, name, those) for name, those in members.items()]
+            # Half of an arm in one mode and half in another has no usual value: such a column is for single requests.
+            split = {
+                quantity
+                for quantity in _TIMES
+                for those in members.values()
+                if _two_modes(_times(rows, quantity)[those])
+            }
+            return with_roles(
+                [
+                    msgspec.structs.replace(
+                        arm, values={key: item for key, item in arm.values.items() if item.quantity not in split}
+                    )
+                    for arm in arms
+                ]
+            )
     return []
+
+
+def _times(rows: Rows, quantity: str) -> Floats:
+    column = rows.numbers(f"{quantity}_ms")
+    return tpot_of(rows) if quantity == "tpot" and not np.isfinite(column).any() else column
+
+
+def _two_modes(values: Floats) -> bool:
+    known = np.sort(values[np.isfinite(values) & (values > 0)])
+    if known.size < 2 * LEAST:
+        return False
+    ratios = known[1:] / known[:-1]
+    place = int(np.argmax(ratios)) + 1
+    return bool(ratios[place - 1] >= APART and min(place, known.size - place) >= max(2.0, SIDE * known.size))
 
 
 def _arm(rows: Rows, name: str, those: np.ndarray) -> Arm:
@@ -45,10 +80,7 @@ def _arm(rows: Rows, name: str, those: np.ndarray) -> Arm:
     keep("n", "", float(ok.sum()), "count")
     keep("failed", "", float((~ok).sum()), "count")
     for quantity in _TIMES:
-        column = rows.numbers(f"{quantity}_ms")
-        if quantity == "tpot" and not np.isfinite(column).any():
-            column = tpot_of(rows)
-        known = column[those][ok]
+        known = _times(rows, quantity)[those][ok]
         known = known[np.isfinite(known)]
         if known.size < LEAST:
             continue
