@@ -18,7 +18,7 @@ from tailrace.diagnose.readers.arm_series import series_of_arms
 from tailrace.diagnose.readers.gpu_series import series_of_gpus
 from tailrace.diagnose.readers.metric_observations import observations_of
 from tailrace.diagnose.readers.request_arms import arms_of_requests
-from tailrace.diagnose.readers.request_table import windows_of_requests
+from tailrace.diagnose.readers.request_table import LEAST_ROWS, windows_of_requests
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.source import Kind, Source
 from tailrace.diagnose.readers.stated_arm import stated_arm
@@ -140,7 +140,10 @@ def _arms(observed: Observed) -> None:
     """Its arms by names and roles; without any, those that a form or a table of requests names."""
     observed.arms = _apart(observed.arms) or stated_arm(observed)
     if not observed.arms and windows_of_requests(observed) is None:
-        observed.arms = arms_of_requests(observed)
+        arms = arms_of_requests(observed)
+        # Large tables are windows, which the rules on records compare where their order is known, and only there.
+        small = all((arm.get("n") or 0.0) < LEAST_ROWS for arm in arms)
+        observed.arms = arms if small or any(arm.role for arm in arms) else []
     observed.arms = list(with_changed(observed))
 
 

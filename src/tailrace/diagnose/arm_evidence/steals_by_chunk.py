@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.diagnose.arm_evidence.chunk_sweep import ADVICE, PRICE, Weighed, chunk_sweep
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, number_stated, said
 from tailrace.diagnose.arms.pairs import change_shown, changed, pairs
@@ -40,6 +39,18 @@ _KNOB: Final = re.compile(
 )
 _OTHER: Final = re.compile(r"specul|quant|fp8|watermark|version|\bgpu type|replica", re.IGNORECASE)
 _TAILS: Final = ("max", "p99", "p95", "mean", "", "p50")
+ADVICE: Final = (
+    "Let decoding in between prefill batches: lower the step's token budget (vLLM: --max-num-batched-tokens with "
+    "--enable-chunked-prefill; SGLang: --chunked-prefill-size, --enable-mixed-chunk; llama.cpp: -b/-ub), bound the "
+    "prefill batches in a row, give long prompts a lane of their own, or disaggregate prefill."
+)
+PRICE: Final = "The first token of long prompts comes later, because their prefill shares each step."
+
+
+class _Weighed(NamedTuple):
+    rivals: list[str]
+    checked: list[str]
+    missing: list[str]
 
 
 def steals_by_chunk(
@@ -48,10 +59,8 @@ def steals_by_chunk(
     """A gap of a table that is one chunk, or a change of such a knob; `kv` tells of a full cache (rivals, checked,
     missing).
     """
-    weighed = Weighed(*kv(observed))
-    return surest(
-        [_one_chunk(cause, observed, weighed), _knob(cause, observed, weighed), chunk_sweep(cause, observed, weighed)]
-    )
+    weighed = _Weighed(*kv(observed))
+    return surest([_one_chunk(cause, observed, weighed), _knob(cause, observed, weighed)])
 
 
 def _gap(arm: Arm) -> Quoted | None:
@@ -65,7 +74,7 @@ def _chunk(observed: Observed) -> tuple[Setting, Setting, float] | None:
     return budget, rate, 1e3 * budget.number / rate.number
 
 
-def _one_chunk(cause: Cause, observed: Observed, weighed: Weighed) -> Finding | None:
+def _one_chunk(cause: Cause, observed: Observed, weighed: _Weighed) -> Finding | None:
     """A gap, or a time per token, of a table is as long as one stated chunk at the stated rate."""
     stated = _chunk(observed)
     if stated is None or stated[2] < LONG_MS:
@@ -154,7 +163,7 @@ def _price(slow: Arm, freed: tuple[Arm, Quoted] | None) -> str:
     )
 
 
-def _knob(cause: Cause, observed: Observed, weighed: Weighed) -> Finding | None:
+def _knob(cause: Cause, observed: Observed, weighed: _Weighed) -> Finding | None:
     """One change that only decides how prefill and decode share the steps, and the longest gap falls."""
     what = changed(observed)
     best: tuple[float, Arm, Quoted, Arm, Quoted] | None = None

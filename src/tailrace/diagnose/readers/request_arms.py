@@ -25,6 +25,7 @@ ALIKE: Final = 0.02
 APART: Final = 2.0
 """Neighbours in order that differ by this factor, with a fifth of the requests on either side, are two modes."""
 SIDE: Final = 0.2
+FEWEST: Final = 4
 _TIMES: Final = ("ttft", "e2e", "tpot", "queue", "prefill", "decode", "preprocess", "encode")
 _WORK: Final = ("prompt_tokens", "output_tokens")
 _CONDITIONS: Final = {"in_flight": "concurrency", "concurrency": "concurrency", "offered_rps": "offered_rps"}
@@ -61,7 +62,7 @@ def _times(rows: Rows, quantity: str) -> Floats:
 
 def _two_modes(values: Floats) -> bool:
     known = np.sort(values[np.isfinite(values) & (values > 0)])
-    if known.size < 2 * LEAST:
+    if known.size < FEWEST:
         return False
     ratios = known[1:] / known[:-1]
     place = int(np.argmax(ratios)) + 1
