@@ -28,6 +28,7 @@ SLOPE_FIT: Final = 0.9
 FILLS: Final = 0.8
 """Of the beat, by the stops themselves."""
 HOURS: Final = 3600.0
+LEAST_RUNNING: Final = 4
 FOLLOWS: Final = 0.8
 """Correlation of the stops with the running requests from which they follow the batch."""
 
@@ -244,10 +245,12 @@ def _by_age(cause: Cause, observed: Observed) -> Finding | None:
             if hours is None or (series.axis == "time" and name != "pause"):
                 continue
             line = _straight(series, hours)
-            if line is not None:
+            if line is not None and not _with_batch(observed, series.axis, series.at, series.values):
                 return _with_age(cause, observed, series, line)
     gaps = shared_gaps(observed) or common_series(observed)
-    if gaps is None or gaps.axis not in ("time", "uptime") or gaps.alone > gaps.at.size or _with_batch(observed, gaps):
+    if gaps is None or gaps.axis not in ("time", "uptime") or gaps.alone > gaps.at.size:
+        return None
+    if _with_batch(observed, gaps.axis, gaps.at, gaps.length_ms):
         return None
     # All streams stop together, hours apart, and each time for longer.
     stops = Series(name="stops", axis=gaps.axis, at=gaps.at, values=gaps.length_ms)
@@ -255,12 +258,12 @@ def _by_age(cause: Cause, observed: Observed) -> Finding | None:
     return None if line is None else _with_age(cause, observed, stops, line, where=gaps.line)
 
 
-def _with_batch(observed: Observed, gaps: SharedGaps) -> bool:
+def _with_batch(observed: Observed, axis: str, at: Floats, length: Floats) -> bool:
     """Whether the stops go with how many run: then the batch makes them, and no collector."""
     for running in observed.of_series("running"):
-        if len(running) >= 4 and running.axis == gaps.axis and float(np.ptp(running.values)) > 0:
-            near = np.clip(np.searchsorted(running.at, gaps.at), 0, len(running) - 1)
-            return bool(correlation(running.values[near], gaps.length_ms) >= FOLLOWS)
+        if len(running) >= LEAST_RUNNING and running.axis == axis and float(np.ptp(running.values)) > 0:
+            near = np.clip(np.searchsorted(running.at, at), 0, len(running) - 1)
+            return bool(correlation(running.values[near], length) >= FOLLOWS)
     return False
 
 
