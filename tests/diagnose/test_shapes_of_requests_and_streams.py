@@ -271,3 +271,26 @@ def test_a_first_byte_beside_an_rtf_is_of_speech_that_is_made(ask, words):
     table = f"| streams | {first} | RTF |\n|---|---|---|\n| 2 | 210 | 0.6 |\n| 16 | 700 | 1.8 |\n"
     found = ask(t__md=table)
     assert (found["AUDIO_UNDERRUN"].level == "consistent") is (words == "synthesis")
+
+
+TURNS = "turn,end_of_turn_delay_s,transcription_delay_s\n1,1.27,0.06\n2,1.24,0.07\n3,1.29,0.05\n4,1.26,0.06\n"
+
+
+@pytest.mark.parametrize(("silence", "explained"), [("1.2", True), ("0.3", False)])
+def test_a_recognisers_option_file_tells_the_silence_that_it_waits_for(ask, silence, explained):
+    options = f"--beam=12.0\n--max-active=5000\n--endpoint.rule2.min-trailing-silence={silence}\n"
+    finding = ask(turns__csv=TURNS, model__conf=options).get("ASR_VAD_SILENCE_LONG")
+    assert (finding is not None and "1200 ms are the configured" in finding.statement) is explained
+
+
+def test_what_only_hints_at_a_question_says_what_to_collect(ask, tmp_path):
+    log = "".join(
+        LOAD.format(n).replace("200.0 tokens", f"{200 - 12 * n}.0 tokens").replace("30.0%", f"{30 + 2 * n}.0%")
+        for n in range(6)
+    )
+    path = tmp_path / "steady.log"
+    path.write_text(log)
+    needs = diagnose_sources([str(path)]).needs
+    assert any("200 -> 140 tok/s at 20 running" in need and "nvidia-smi" in need for need in needs)
+    path.write_text("".join(LOAD.format(n) for n in range(6)))
+    assert not any("what slows the steps" in need for need in diagnose_sources([str(path)]).needs)

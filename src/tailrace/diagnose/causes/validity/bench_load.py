@@ -21,6 +21,7 @@ from tailrace.model.finding import Action, Evidence, Finding, Level
 __all__ = ["BenchClientQueue", "BenchClosedLoop", "BenchUnstable", "waves_of"]
 
 LEAST_ROWS: Final = 12
+MORE_WAVES: Final = 2.0
 TOGETHER: Final = 0.05
 """Of the longest request, within which all must have been sent."""
 
@@ -72,6 +73,7 @@ class BenchClientQueue(Cause):
         waves = n / limit
         expected = waves * made
         inside = _more_than_allowed(arm, limit)
+        mean_wait = _mean_of_waves(arm, waves, made, limit, observed)
         return self.finding(
             statement=f"TTFT {ttft.stat} {shown(ttft.value, 'ms')} is what a queue of the test's own gives: {n:g} "
             "prompts at "
@@ -91,6 +93,7 @@ class BenchClientQueue(Cause):
                     text=f"{waves:.3g} waves x {shown(made, 'ms')} a generation = {shown(expected, 'ms')}",
                     source=str(arm.place) or "facts", name="waves", value=waves,
                 ),
+                *([Evidence(mean_wait, str(arm.place) or "facts", "mean_wait")] if mean_wait else []),
                 *(
                     [
                         Evidence(
@@ -135,6 +138,28 @@ def waves_of(arm: Arm, n: float | None, limit: float | None, observed: Observed 
     if made <= 0 or not 0.7 <= ttft.value / (n / limit * made) <= 1.3:
         return None
     return Waves(n, limit, made, ttft)
+
+
+def _mean_of_waves(arm: Arm, waves: float, made_ms: float, limit: float, observed: Observed) -> str:
+    """The mean TTFT that whole waves give, where a run without a queue tells what a first token takes by itself."""
+    seen_mean = arm.get("ttft", "mean")
+    alone = next(
+        (
+            ttft
+            for other in observed.arms
+            if other is not arm and (other.get("n") or limit + 1) <= limit
+            and (ttft := other.get("ttft", "mean", "p50")) is not None
+        ),
+        None,
+    )  # fmt: skip
+    if seen_mean is None or alone is None or waves < MORE_WAVES:
+        return ""
+    each = (alone + made_ms) / 1e3
+    mean = (waves - 1) / 2 * each + alone / 1e3
+    return (
+        f"one answer takes {alone / 1e3:.3g} + {made_ms / 1e3:.4g} = {each:.2f} s; waits of 0 to {waves - 1:.3g} of "
+        f"them give a mean TTFT of {mean:.1f} s, seen {seen_mean / 1e3:.1f} s"
+    )
 
 
 def _more_than_allowed(arm: Arm, limit: float) -> tuple[float, float, float] | None:
