@@ -4,11 +4,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from tailrace.diagnose.blocks_of_time import grown
 from tailrace.diagnose.broken_rules import BrokenRules
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.engine import _tells_them_apart
 from tailrace.diagnose.symptoms import Symptom, symptoms
-from tailrace.diagnose.than_before import ThanBefore, grown
+from tailrace.diagnose.than_before import ThanBefore
 from tailrace.diagnose.verdict import answering
 from tailrace.model.finding import Evidence, Level
 from tests.diagnose.altered import calm, merged_by_timer
