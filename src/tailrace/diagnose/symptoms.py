@@ -43,8 +43,8 @@ MOVED: Final = 1.10
 DOUBTLESS: Final = 3.3
 """Standard errors beyond which a rise of the deciding metric is no chance: one of two thousand windows has it, and a
 comparison decides by the worst of a few metrics."""
-IN_BLOCKS: Final = 0.001
-"""Chance of blocks of time to show a rise that the quantiles' intervals show as well."""
+IN_BLOCKS: Final = 0.0003
+"""Chance of blocks of time to show a rise of one quantile that its intervals show as well; eight are asked."""
 _DEVIATE: Final = 1.96
 """The normal deviate of a 95 % interval."""
 

@@ -15,6 +15,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.symptoms import symptoms
 from tailrace.model.finding import Finding
+from tailrace.stats.quantiles import quantile, supported
 
 __all__ = ["ThanBefore"]
 
@@ -72,11 +73,15 @@ class ThanBefore:
         return both is not None and AS_MUCH * float(both[1].mean()) > float(both[0].mean())
 
     def took_most_of(self, finding: Finding, rise_ms: float) -> bool:
-        """Whether what the cause explains of the tail rose by at least half of `rise_ms`, which a metric rose by."""
+        """Whether what the cause explains of the tail rose by at least half of `rise_ms`, which a metric rose by: of
+        the slowest requests, or of those that lost most to it (a gap is late in an answer of any length).
+        """
         found = self._judged(finding.code)
         if rise_ms <= 0.0 or found is None or finding.explains_ms is None or found.explains_ms is None:
             return False
-        return finding.explains_ms - found.explains_ms >= MOST * rise_ms
+        both = self._explained(finding.code)
+        most = 0.0 if both is None else _more_at_most(*both)
+        return max(finding.explains_ms - found.explains_ms, most) >= MOST * rise_ms
 
     def _explained(self, code: str) -> tuple[Floats, Floats] | None:
         """What each request of the window before and of this one lost to the cause, in order of time."""
@@ -94,6 +99,12 @@ class ThanBefore:
         if code not in self._found:
             self._found[code] = self._broken.ask(code, partial(_judge, self._causes[code], earlier))
         return self._found[code]
+
+
+def _more_at_most(before: Floats, now: Floats) -> float:
+    """By how much more those lose that lose most (ms): the largest rise of p95 or p99 of what each request lost."""
+    asked = [p for p in (0.95, 0.99) if supported(p, min(before.size, now.size))]
+    return max((quantile(now, p) - quantile(before, p) for p in asked), default=0.0)
 
 
 def _judge(cause: Cause, evidence: EvidenceSet) -> Finding | None:
