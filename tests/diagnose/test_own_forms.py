@@ -109,6 +109,12 @@ def test_bytes_in_all_against_the_configured_rate(ask, bytes_, wanted):
         assert "24000" in result.findings[0].statement
 
 
+@pytest.mark.parametrize(("source", "wanted"), [("microphone", True), ("file", False), ("file, paced", True)])
+def test_a_file_that_is_sent_as_fast_as_it_goes_tells_no_rate(ask, source, wanted):
+    form = {"sample_rate": 16000, "bytes_received": 2_880_000, "wall_seconds": 60, "source": source}
+    assert ("AUDIO_RATE_MISMATCH" in codes(ask(("session.json", {"session": form})))) is wanted
+
+
 def test_a_configuration_in_yaml_says_the_rate(ask):
     rows = "\n".join(f"{t},{t * 48000},{t * 1.5}" for t in range(0, 60, 10))
     table = ("stream.csv", f"t_s,bytes_total,audio_received_s\n{rows}\n")
