@@ -48,9 +48,10 @@ class DefinitionChange(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """A server's number that jumps between two versions beside a client's that does not, or is not known."""
         changed = observed.text("changed", "change")
+        told = _told_versions(observed)
         for before, after in [*before_and_after(observed.arms), *_steps(observed)]:
             texts = [str(value) for arm in (before, after) for value in (*arm.keys, *arm.keys.values())]
-            words = f"{before.name} {after.name} {' '.join(texts)} {changed} {_told_versions(observed)}"
+            words = f"{before.name} {after.name} {' '.join(texts)} {changed} {told}"
             if not _VERSION.search(words):
                 continue
             for metric in _LATENCIES:
