@@ -172,8 +172,8 @@ def _kind(text: str) -> BlockKind | None:
 
 
 def _may_log(text: str) -> bool:
-    """Whether a line that begins with a letter may match `_LOG`: a level, an engine's word, a month, or a name and a bar.
-    Most lines are none of these, and the pattern is dear.
+    """Whether a line that begins with a letter may match `_LOG`: a level, an engine's word, a month, or a name and a
+    bar. Most lines are none of these, and the pattern is dear.
     """
     return text[0] in "CDEFGIPW" or text[3:4] == " " or "|" in text[:200]
 
