@@ -24,6 +24,11 @@ def found(folder: Path, code: str, **files: str) -> Finding | None:
     return next((item for item in asked(folder, **files).findings if item.code == code), None)
 
 
+def codes(folder: Path, **files: str) -> list[str]:
+    """The codes of all findings, the surest first."""
+    return [item.code for item in asked(folder, **files).findings]
+
+
 def said(finding: Finding) -> str:
     """All that it prints."""
     parts = [finding.statement, finding.relation, finding.advice, *(item.text for item in finding.evidence)]

@@ -4,47 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tailrace.app.diagnose import diagnose_sources
+from tests.diagnose.evidence_texts import codes, facts, found
 
 Ask = Callable[..., list[str]]
 
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """name -> text of several files -> the codes found, the surest first."""
-
-    def answer(**files: str) -> list[str]:
-        paths = []
-        for name, text in files.items():
-            path = tmp_path / name.replace("__", ".")
-            path.write_text(text, encoding="utf-8")
-            paths.append(str(path))
-        return [finding.code for finding in diagnose_sources(paths).findings]
-
-    return answer
+    """Texts of several files -> the codes found, the surest first."""
+    return partial(codes, tmp_path)
 
 
 LENGTHS = "| answer length (output tokens) | ITL p50 (ms) | detok CPU per token (ms) | running |\n|---|---|---|---|\n"
 
 
-@pytest.mark.parametrize(("rows", "found"), [
+@pytest.mark.parametrize(("rows", "grows"), [
     ([(3000, 11, 1.2, 2), (12000, 15, 4.9, 2), (50000, 31, 20.1, 2)], True),
     ([(3000, 11, 1.2, 2), (12000, 11.1, 1.3, 2), (50000, 11.2, 1.2, 2)], False),
     ([(100, 11, 1.2, 2), (200, 15, 4.9, 2), (400, 31, 20.1, 2)], False),
     ([(3000, 11, 1.2, 2), (12000, 15, 4.9, 8), (50000, 31, 20.1, 30)], False),
 ])  # fmt: skip
-def test_a_step_that_costs_more_the_longer_the_answer_is(ask: Ask, rows: list[tuple[float, ...]], found: bool) -> None:
+def test_a_step_that_costs_more_the_longer_the_answer_is(ask: Ask, rows: list[tuple[float, ...]], grows: bool) -> None:
     table = LENGTHS + "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
-    assert ("FE_DETOKENIZE_GROWTH" in ask(t__md=table)) is found
+    assert ("FE_DETOKENIZE_GROWTH" in ask(t_md=table)) is grows
 
 
 def test_without_the_length_nothing_grows_with_it(ask: Ask) -> None:
     table = "| run | ITL p50 (ms) |\n|---|---|\n| a | 11 |\n| b | 15 |\n| c | 31 |\n"
-    assert "FE_DETOKENIZE_GROWTH" not in ask(t__md=table)
+    assert "FE_DETOKENIZE_GROWTH" not in ask(t_md=table)
 
 
 def _throttling(shares: list[float], gaps: list[float], running: list[int]) -> str:
@@ -53,17 +45,20 @@ def _throttling(shares: list[float], gaps: list[float], running: list[int]) -> s
 
 
 def test_tokens_are_slow_in_the_readings_that_are_throttled(ask: Ask) -> None:
-    assert ask(s__csv=_throttling([1, 2, 44, 51, 2], [20, 20, 41, 45, 21], [9] * 5))[0] == "FE_CPU_STARVED"
+    assert ask(s_csv=_throttling([1, 2, 44, 51, 2], [20, 20, 41, 45, 21], [9] * 5))[0] == "FE_CPU_STARVED"
 
 
 @pytest.mark.parametrize("table", [
     _throttling([1, 2, 44, 51, 2], [20, 20, 20, 21, 21], [9] * 5),
     _throttling([1, 2, 4, 5, 2], [20, 20, 41, 45, 21], [9] * 5),
     _throttling([1, 2, 44, 51, 2], [20, 20, 41, 45, 21], [9, 9, 22, 25, 9]),
+    _throttling([1, 2, 44, 51, 2], [20, 20, 41, 45, 21], [9] * 5).replace("throttled", "gpu_throttled"),
+    _throttling([1, 2, 44, 51, 2], [20, 20, 41, 45, 21], [9] * 5).replace("throttled", "thermal_throttle"),
+    _throttling([1, 2, 44, 51, 2], [20, 20, 41, 45, 21], [9] * 5).replace("throttled", "requests_throttled"),
     "t_s,itl_ms,running\n0,20,9\n20,41,9\n40,20,9\n60,41,9\n",
 ])  # fmt: skip
 def test_throttling_that_slows_nobody_or_a_fuller_batch_is_no_starved_processor(ask: Ask, table: str) -> None:
-    assert "FE_CPU_STARVED" not in ask(s__csv=table)
+    assert "FE_CPU_STARVED" not in ask(s_csv=table)
 
 
 def _served(names: list[str], slow: str, late: int) -> str:
@@ -77,12 +72,12 @@ def _served(names: list[str], slow: str, late: int) -> str:
 
 
 def test_few_requests_tell_the_replica_that_has_them_all(ask: Ask) -> None:
-    assert "LB_SKEW" in ask(r__jsonl=_served(["n1", "n1", "n1", "n2", "n3", "n4"], "n1", 5200))
+    assert "LB_SKEW" in ask(r_jsonl=_served(["n1", "n1", "n1", "n2", "n3", "n4"], "n1", 5200))
 
 
 @pytest.mark.parametrize(("names", "late"), [(["n1", "n2", "n3", "n4"], 150), (["n1", "n1", "n2", "n3"], 150)])
 def test_even_or_fast_replicas_are_not_skewed(ask: Ask, names: list[str], late: int) -> None:
-    assert "LB_SKEW" not in ask(r__jsonl=_served(names, "n1", late))
+    assert "LB_SKEW" not in ask(r_jsonl=_served(names, "n1", late))
 
 
 CLASSES = (
@@ -91,12 +86,12 @@ CLASSES = (
 
 
 def test_classes_that_tell_their_length_in_their_name(ask: Ask) -> None:
-    assert "SCHED_HOL_LONG_PREFILL" in ask(t__md=CLASSES.format(12.1, 70, 12.8))
+    assert "SCHED_HOL_LONG_PREFILL" in ask(t_md=CLASSES.format(12.1, 70, 12.8))
 
 
 @pytest.mark.parametrize("row", [(0.4, 70, 12.8), (12.1, 1, 12.8)])
 def test_classes_that_differ_or_are_of_one_length_hold_nobody_up(ask: Ask, row: tuple[float, int, float]) -> None:
-    assert "SCHED_HOL_LONG_PREFILL" not in ask(t__md=CLASSES.format(*row))
+    assert "SCHED_HOL_LONG_PREFILL" not in ask(t_md=CLASSES.format(*row))
 
 
 COLLECTOR = "| collector | ITL p50 (ms) | ITL p99 (ms) |\n|---|---|---|\n| {} | {} | {} |\n| {} | {} | {} |\n"
@@ -104,15 +99,16 @@ COLLECTOR = "| collector | ITL p50 (ms) | ITL p99 (ms) |\n|---|---|---|\n| {} | 
 
 def test_a_collector_that_was_frozen_takes_the_pauses_with_it(ask: Ask) -> None:
     table = COLLECTOR.format("gc default", 19, 230, "gc frozen after start", 19, 27)
-    assert ask(t__md=table)[0] == "FE_GC_PAUSE"
+    assert ask(t_md=table)[0] == "FE_GC_PAUSE"
 
 
 @pytest.mark.parametrize("row", [
     ("gc default", 19, 30, "gc frozen after start", 19, 27), ("old build", 19, 230, "new build", 19, 27),
     ("gc default", 60, 230, "gc frozen after start", 19, 27),
+    ("gen2 slot, higher", 19, 230, "gen4 without riser", 19, 27),
 ])  # fmt: skip
 def test_no_pause_no_collector_or_another_usual_gap_is_no_collection(ask: Ask, row: tuple[str | int, ...]) -> None:
-    assert "FE_GC_PAUSE" not in ask(t__md=COLLECTOR.format(*row))
+    assert "FE_GC_PAUSE" not in ask(t_md=COLLECTOR.format(*row))
 
 
 def _scaled(ready: list[int], late: list[float], rate: list[int]) -> str:
@@ -123,16 +119,24 @@ def _scaled(ready: list[int], late: list[float], rate: list[int]) -> str:
 
 def test_replicas_that_are_ready_when_it_is_over(ask: Ask) -> None:
     late = [1.4, 8.8, 9.1, 9.3, 9.2, 9.0]
-    assert ask(s__csv=_scaled([3, 3, 3, 3, 3, 5], late, [20] * 6))[0] == "SCALE_OUT_TOO_SLOW"
+    assert ask(s_csv=_scaled([3, 3, 3, 3, 3, 5], late, [20] * 6))[0] == "SCALE_OUT_TOO_SLOW"
+
+
+def test_some_of_the_wanted_replicas_are_not_all_of_them(tmp_path: Path) -> None:
+    late = [1.4, 8.8, 9.1, 9.3, 9.2, 9.0]
+    finding = found(tmp_path, "SCALE_OUT_TOO_SLOW", s_csv=_scaled([3, 3, 3, 4, 4, 4], late, [20] * 6))
+    assert finding is not None
+    assert "are not all ready 12 min later" in finding.statement
 
 
 @pytest.mark.parametrize("table", [
     _scaled([3, 3, 3, 3, 3, 5], [1.4, 8.8, 9.1, 9.3, 9.2, 9.0], [20, 30, 33, 34, 34, 34]),
     _scaled([3, 3, 5, 5, 5, 5], [1.4, 1.5, 1.4, 1.4, 1.4, 1.4], [20] * 6),
+    "t_s,desired_replicas,p95_ttft_s,rps\n0,3,1.4,20\n240,3,8.8,20\n480,5,9.2,20\n720,5,9.0,20\n960,5,9.1,20\n",
     "t_s,ready_replicas,p95_ttft_s,rps\n0,3,1.4,20\n240,3,9.1,20\n480,3,9.2,20\n720,5,9.0,20\n",
 ])  # fmt: skip
 def test_more_load_or_no_rise_or_nothing_wanted_is_no_late_replica(ask: Ask, table: str) -> None:
-    assert "SCALE_OUT_TOO_SLOW" not in ask(s__csv=table)
+    assert "SCALE_OUT_TOO_SLOW" not in ask(s_csv=table)
 
 
 def _batched(queue: float, **stated: object) -> dict[str, str]:
@@ -141,7 +145,7 @@ def _batched(queue: float, **stated: object) -> dict[str, str]:
          "prompt_tokens": 20, "output_tokens": 1, "status": "ok", "stage_ms": {"queue": queue + n % 2, "prefill": 11}}
         for n in range(8)
     ]  # fmt: skip
-    return {"r__jsonl": "\n".join(map(json.dumps, rows)), "f__json": json.dumps({"facts": 1, "context": stated})}
+    return {"r_jsonl": "\n".join(map(json.dumps, rows)), "f_json": facts(**stated)}
 
 
 def test_requests_that_wait_the_batchers_window(ask: Ask) -> None:
@@ -157,8 +161,8 @@ def test_a_lock_in_a_series_in_which_the_load_was_raised(ask: Ask) -> None:
     head = "t_s,inflight_client,preprocess_ms,host_cpu_util_pct\n"
     rows = [(0, 1, 15, 4), (20, 3, 46, 5), (40, 6, 91, 5), (60, 12, 178, 5)]
     flat = [(at, load, 15, cpu) for at, load, _, cpu in rows]
-    assert "LOCK_CONTENTION" in ask(s__csv=head + "\n".join(",".join(map(str, row)) for row in rows))
-    assert "LOCK_CONTENTION" not in ask(g__csv=head + "\n".join(",".join(map(str, row)) for row in flat))
+    assert "LOCK_CONTENTION" in ask(s_csv=head + "\n".join(",".join(map(str, row)) for row in rows))
+    assert "LOCK_CONTENTION" not in ask(g_csv=head + "\n".join(",".join(map(str, row)) for row in flat))
 
 
 POLICY = (
@@ -168,7 +172,7 @@ POLICY = (
 
 
 def _policies(*cells: object, changed: str = "scheduler policy") -> dict[str, str]:
-    return {"t__md": POLICY.format(*cells), "f__json": json.dumps({"facts": 1, "context": {"changed": changed}})}
+    return {"t_md": POLICY.format(*cells), "f_json": facts(changed=changed)}
 
 
 def test_a_policy_that_may_evict_loses_throughput_and_the_tail(ask: Ask) -> None:

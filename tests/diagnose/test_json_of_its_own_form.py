@@ -60,11 +60,25 @@ def test_a_list_of_requests_is_a_table_of_requests(tmp_path: Path) -> None:
         [{"le": 1, "count": 4}, {"le": 2, "count": 7}, {"le": 4, "count": 9}, {"le": "+Inf", "count": 12}],
         {"edges_s": [1, 2, 4], "cumulative": [4, 7, 9], "total": 12},
         {"explicitBounds": [1, 2, 4], "bucketCounts": ["4", "3", "2", "3"], "count": "12"},
+        [{"max": 1, "n": 4}, {"max": 2, "n": 7}, {"max": 4, "n": 9}, {"max": "inf", "n": 12}],
     ],
 )
 def test_buckets_are_a_histogram(tmp_path: Path, histogram: Any) -> None:
     (found,) = read(tmp_path, {"shown": 4, "at": 7, "time_to_first_token": histogram}).histograms
     assert (found.name, found.bounds, found.counts) == ("ttft", [1000.0, 2000.0, 4000.0], [4.0, 3.0, 2.0, 3.0])
+
+
+def test_buckets_of_otlp_are_counted_each_however_they_grow(tmp_path: Path) -> None:
+    buckets = {"explicitBounds": [1, 2, 4], "bucketCounts": [1, 2, 3, 9]}
+    (found,) = read(tmp_path, {"shown": 4, "at": 7, "time_to_first_token": buckets}).histograms
+    assert found.counts == [1.0, 2.0, 3.0, 9.0]
+
+
+@pytest.mark.parametrize("row", [{"p50": 400, "max": 4, "n": 9}, {"max": 4}])
+def test_rows_of_statistics_and_rows_without_a_count_are_no_buckets(tmp_path: Path, row: Any) -> None:
+    rows = [{**row, "max": edge, **({"n": n} if "n" in row else {})} for edge, n in ((1, 4), (2, 7), (4, 9))]
+    data = {"shown": 4, "at": 7, "time_to_first_token": [*rows, {**rows[-1], "max": "inf"}]}
+    assert not read(tmp_path, data).histograms
 
 
 def test_counts_that_fit_no_edges_are_no_histogram(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tailrace.app.diagnose import diagnose_sources
 from tailrace.model.finding import Level
+from tests.diagnose.evidence_texts import asked
 
 
 @pytest.fixture
@@ -14,12 +14,8 @@ def ask(tmp_path):
     """(name, text) pairs -> diagnosis. Each number of a statement stands in the evidence or the relation."""
 
     def answer(*files: tuple[str, object]):
-        paths = []
-        for name, text in files:
-            path = tmp_path / name
-            path.write_text(text if isinstance(text, str) else json.dumps(text), encoding="utf-8")
-            paths.append(str(path))
-        result = diagnose_sources(paths)
+        texts = {name.replace(".", "_"): text if isinstance(text, str) else json.dumps(text) for name, text in files}
+        result = asked(tmp_path, **texts)
         for finding in result.findings:
             told = " ".join([finding.relation, *(item.text for item in finding.evidence)]).replace(",", "")
             for number in re.findall(r"(?<![\w.])\d+(?:\.\d+)?", finding.statement.replace(",", "")):
@@ -72,6 +68,14 @@ def test_a_hang_needs_both_times_and_the_speech(ask, drop):
     form = {"socket": "open", "last_text_at_s": 12.0, "now_s": 47.0, "speech_sent_since_s": 30.0, "rtt_ms": 4}
     del form[drop]
     assert "ASR_SILENT_HANG" not in codes(ask(("stt.json", form)))
+
+
+@pytest.mark.parametrize(
+    ("flag", "hangs"), [("speech_present", True), ("voice_mode", False), ("has_voice_agent", False)]
+)
+def test_an_agent_with_a_voice_says_not_that_somebody_spoke(ask, flag, hangs):
+    form = {"socket": "open", "last_text_at_s": 12.0, "now_s": 47.0, flag: True, "rtt_ms": 4}
+    assert ("ASR_SILENT_HANG" in codes(ask(("stt.json", form)))) is hangs
 
 
 def series(voice: int) -> str:
@@ -178,6 +182,26 @@ def test_repeated_prompts_that_never_hit_the_cache(ask):
     assert codes(ask(("r.jsonl", "\n".join(map(json.dumps, rows)))))[:1] == ["MIX_CACHE_MISS"]
     other = [{**row, "prompt_hash": f"p{row['id']}"} for row in rows]
     assert "MIX_CACHE_MISS" not in codes(ask(("r2.jsonl", "\n".join(map(json.dumps, other)))))
+    named = [{"template": "a", **{key: value for key, value in row.items() if key != "prompt_hash"}} for row in rows]
+    result = ask(("r3.jsonl", "\n".join(map(json.dumps, named))))
+    assert [one.level for one in result.findings if one.code == "MIX_CACHE_MISS"] == [Level.SUSPECTED]
+
+
+@pytest.mark.parametrize(
+    ("stated", "bursts"),
+    [
+        ({"arrival_cv": 2.0}, True),
+        ({"burstiness": 0.25}, True),
+        ({"burstiness": 4.0}, False),
+        ({"arrival_cv": 0.3}, False),
+    ],
+)
+def test_burstiness_is_the_shape_of_a_gamma_distribution(ask, stated, bursts):
+    form = {**stated, "queue_mean_ms": 900, "service_time_ms": 100, "rate_rps": 2}
+    result = ask(("form.json", {"facts": 1, "context": form}))
+    assert ("MIX_BURSTY_ARRIVALS" in codes(result)) is bursts
+    if bursts:
+        assert "2.00 (coefficient of variation, as stated" in " ".join(one.text for one in result.findings[0].evidence)
 
 
 # -- classes before and after
@@ -220,6 +244,13 @@ def test_a_late_rank_in_columns(ask):
     even = "\n".join(f"{n},{120 + n},{130 - n},{128 + n},125,40" for n in range(1, 7))
     assert codes(ask(("steps.csv", f"{head}{late}\n")))[:1] == ["COMPUTE_RANK_SKEW"]
     assert "COMPUTE_RANK_SKEW" not in codes(ask(("steps2.csv", f"{head}{even}\n")))
+    gap = late.replace("\n3,123,127,14003,125,40", "\n3,,,,,40")
+    assert codes(ask(("steps3.csv", f"{head}{gap}\n")))[:1] == ["COMPUTE_RANK_SKEW"]
+
+
+def test_counts_of_ranks_are_no_times(ask):
+    rows = "\n".join(f"{n},10,30,40" for n in range(6))
+    assert "COMPUTE_RANK_SKEW" not in codes(ask(("steps.csv", f"step,rank0_experts,rank1_experts,step_ms\n{rows}\n")))
 
 
 @pytest.mark.parametrize("drop", ["", "all_streams_freeze_together", "freeze_s"])
@@ -232,11 +263,63 @@ def test_streams_that_freeze_together(ask, drop):
     assert all(finding.level is not Level.CONSISTENT for finding in result.findings)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"gpu_util_pct": 0, "long_prefill_in_all_streams_then": "yes"},
+        {"gpu_util_pct": 0, "prefill_separate_from_decode_seen": "Yes"},
+        {"batch_size_changed": False},
+        {"batch_size_changed": "No"},
+    ],
+)
+def test_a_prefill_or_a_batch_that_did_not_change_is_no_stop_of_the_step(ask, more):
+    form = {"streams": 6, "all_streams_freeze_together": True, "freeze_s": 3.5, **more}
+    assert "COMPUTE_STALL" not in codes(ask(("form.json", {"facts": 1, "context": form})))
+
+
+@pytest.mark.parametrize(
+    ("frame", "compiles"),
+    [
+        ("compile (triton/compiler/compiler.py:300)", True),
+        ("call (torch/_inductor/codecache.py:90)", True),
+        ("_fn (torch/_dynamo/eval_frame.py:600)", False),
+        ("__call__ (torch/_inductor/output_code.py:460)", False),
+    ],
+)
+def test_a_quoted_frame_of_a_compiler_and_one_of_what_it_made(ask, frame, compiles):
+    form = {"ttft_ms": 4000, "py_spy_top": frame, "running": 4}
+    assert ("COMPUTE_JIT" in codes(ask(("form.json", {"facts": 1, "context": form})))) is compiles
+
+
+@pytest.mark.parametrize(
+    ("line", "compiles"),
+    [
+        ("Compiling kernel fused_moe took 3.2 s during inference", True),
+        ("Compiling CUDA kernels took 30.2 s", False),
+        ("Compiled kernel fused_moe took 3.2 s during warmup", False),
+    ],
+)
+def test_kernels_that_are_compiled_at_the_start_hold_nobody_up(ask, line, compiles):
+    form = {"ttft_ms": 4000, "log": line, "running": 4}
+    assert ("COMPUTE_JIT" in codes(ask(("form.json", {"facts": 1, "context": form})))) is compiles
+
+
 def test_rows_with_a_neighbour_on_the_device(ask):
     head = "| window | other processes on GPU | TPOT p50 (ms) |\n|---|---|---|\n"
     text = f"{head}| 1 | 0 | 20 |\n| 2 | 1 | 39 |\n| 3 | 1 | 40 |\n| 4 | 0 | 21 |\n"
     assert codes(ask(("t.md", text)))[:1] == ["COMPUTE_GPU_SHARED"]
     assert "COMPUTE_GPU_SHARED" not in codes(ask(("t2.md", text.replace("39", "20").replace("40", "21"))))
+    loads = "| window | other processes on GPU | concurrency | TPOT p50 (ms) |\n|---|---|---|---|\n"
+    fuller = f"{loads}| 1 | 0 | 4 | 20 |\n| 2 | 1 | 32 | 39 |\n| 3 | 1 | 32 | 40 |\n| 4 | 0 | 4 | 21 |\n"
+    assert "COMPUTE_GPU_SHARED" not in codes(ask(("t3.md", fuller)))
+    assert codes(ask(("t4.md", fuller.replace("| 32 |", "| 4 |"))))[:1] == ["COMPUTE_GPU_SHARED"]
+
+
+def test_neighbours_of_a_search_compute_on_no_device(ask):
+    form = {"nearest_neighbors": 10, "batch": 8, "tpot_ms": {"old": 20, "new": 31}}
+    assert "COMPUTE_GPU_SHARED" not in codes(ask(("form.json", {"facts": 1, "context": form})))
+    noisy = {**form, "noisy_neighbor": "training"}
+    assert "COMPUTE_GPU_SHARED" in codes(ask(("form2.json", {"facts": 1, "context": noisy})))
 
 
 def test_pauses_before_single_requests(ask):

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tailrace.diagnose.arms.of_requests import classes_of
 from tailrace.diagnose.causes.gateway.stage_slow import PreprocessSlow
+from tailrace.diagnose.causes.mix.structured_output import StructuredOutput
 from tailrace.diagnose.causes.scheduler.prefill_steals_decode import PrefillStealsDecode
-from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Series
 from tailrace.diagnose.readers.heading import heading
 from tailrace.diagnose.readers.headings import heading as column
 from tailrace.diagnose.readers.json_groups import group_in
 from tailrace.diagnose.readers.json_numbers import observed_numbers
 from tailrace.diagnose.readers.requests import read_requests
-from tailrace.diagnose.readers.series_columns import column_of_series
+from tailrace.diagnose.readers.series_columns import axis_of, column_of_series
 from tailrace.diagnose.readers.timeseries import TIMESERIES
+from tailrace.diagnose.readers.unnamed_latencies import with_latencies
+from tailrace.diagnose.series_evidence.grammar_in_series import grammar_in_series
 from tailrace.model.finding import Level
 
 
@@ -64,6 +69,24 @@ def test_a_gauge_of_each_replica_has_its_label(text: str, name: str, replica: st
     assert found.labels.get("replica") == replica
 
 
+@pytest.mark.parametrize(("text", "axis"), [
+    ("seconds_after_disconnect", "time"), ("t_since_start", "time"), ("time_in_queue_s", None),
+    ("time_since_last_token_s", None),
+])  # fmt: skip
+def test_a_time_since_the_start_is_an_axis_and_a_duration_is_none(text: str, axis: str | None) -> None:
+    found = axis_of(text)
+    assert (None if found is None else found.name) == axis
+
+
+def test_a_unit_behind_a_name_is_no_part_of_it_and_a_plural_is() -> None:
+    stats = {
+        f"{label}.{stat}": Quoted(quantity="other", stat=stat, value=9.0, unit="ms", label=label, place=Place("t.md"))
+        for label in ("desk clients", "phones ms") for stat in ("p50", "p99")
+    }  # fmt: skip
+    arms = with_latencies([Arm(name="all", label="all", values=stats)], "")
+    assert [arm.name for arm in arms] == ["desk clients", "phones"]
+
+
 def _requests(folder: Path, rows: list[dict[str, Any]]) -> Observed:
     path = folder / "r.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows))
@@ -106,6 +129,27 @@ def test_columns_that_sort_requests_have_few_values_of_several_rows_each(tmp_pat
     assert names["pages"] == ["0", "1", "2"]
     assert "rare" not in names
     assert "prompt_tokens" not in names
+
+
+def _guided(util: list[float], made: list[float]) -> Observed:
+    columns = {"grammar_requests": [0.0, 0.0, 3.0, 3.0, 3.0], "gpu_util": util, "output_tok_s": made}
+    at = np.arange(5.0)
+    series = [
+        Series(name=name, axis="time", at=at, values=np.array(values), unit="", place=Place("s.csv"))
+        for name, values in columns.items()
+    ]
+    return Observed(series=series)
+
+
+@pytest.mark.parametrize(("util", "made", "found"), [
+    ([0.95, 0.96, 0.05, 0.04, 0.04], [900, 900, 90, 90, 80], True),
+    ([0.95, 0.96, 0.05, nan, 0.04], [900, nan, 90, 90, nan], True),
+    ([0.95, 0.96, nan, nan, nan], [900, 900, 90, 90, 80], False),
+    ([0.95, 0.96, 0.05, 0.04, 0.04], [0, 0, 0, 0, 0], False),
+    ([0.95, 0.96, 0.05, 0.04, 0.04], [900, 900, 880, 890, 880], False),
+])  # fmt: skip
+def test_a_device_that_idles_while_grammars_are_there(util: list[float], made: list[float], found: bool) -> None:
+    assert (grammar_in_series(StructuredOutput(), _guided(util, made)) is not None) is found
 
 
 _PROMPTS = [(3000, 4400, 12_000), (9000, 12_100, 26_500)]

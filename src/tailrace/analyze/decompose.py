@@ -98,9 +98,8 @@ def stage_columns(table: RecordTable, total: str = "e2e") -> tuple[dict[str, Flo
 
 def _known(table: RecordTable, stage: str) -> Floats:
     """A stage's time of every row (ms), 0 where it is absent."""
-    column = table.column(f"{stage.replace('.', '_')}_ns")
-    if column.strides == (0,) and column.size and np.isnan(column[0]):
-        return np.zeros(column.size)
+    if table.lacks(f"{stage.replace('.', '_')}_ns"):
+        return np.zeros(len(table))
     values = table.ms(stage)
     absent = np.isnan(values)
     return np.where(absent, 0.0, values) if absent.any() else values

@@ -256,6 +256,13 @@ class RecordTable:
         values: npt.NDArray[np.float64] = self.column(column) / 1e6
         return values
 
+    def lacks(self, name: str) -> bool:
+        """Whether no row can have this number: all of them share one NaN, as in a column that nobody wrote. False says
+        nothing; it takes no look at the rows.
+        """
+        values = self.column(name)
+        return values.size > 0 and values.strides == (0,) and bool(np.isnan(values[0]))
+
     def where(self, mask: npt.ArrayLike) -> RecordTable:
         """The rows that a boolean mask keeps, or those at integer positions, in the order given."""
         chosen = np.asarray(mask)

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
+from tailrace.diagnose.arms.arrivals import VARIATION, cv_stated
 from tailrace.diagnose.arms.asked import figure, said, worded
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -20,7 +21,6 @@ ALIKE: Final = 0.05
 SLOWER: Final = 2.0
 UNEVEN: Final = 1.5
 SHARE: Final = 0.5
-_CV: Final = r"\bcv\b|coefficient of variation|burstiness|dispersion"
 _BURSTY: Final = re.compile(r"burst|production|prod\b|replay|trace|real|poisson|cron|uneven|spik", re.IGNORECASE)
 _EVEN: Final = re.compile(r"constant|even|paced|uniform|perf_analyzer|steady|smooth|fixed", re.IGNORECASE)
 _STATS: Final = ("p99", "p95", "mean", "p50", "")
@@ -46,9 +46,10 @@ def _pair(cause: Cause, bursty: Arm, even: Arm) -> Finding | None:  # noqa: PLR0
         return None
     if abs(rates[0].value / rates[1].value - 1.0) > ALIKE:
         return None
-    cv = (worded(bursty, _CV), worded(even, _CV))
-    told = cv[0] is not None and cv[1] is not None
-    if told and cv[0] is not None and cv[1] is not None and (cv[0].value < UNEVEN or cv[1].value > 0.67 * cv[0].value):
+    cv = (worded(bursty, VARIATION), worded(even, VARIATION))
+    varies = [None if item is None else cv_stated(f"{item.label} {item.quantity}", item.value) for item in cv]
+    told = None not in varies
+    if varies[0] is not None and varies[1] is not None and (varies[0] < UNEVEN or varies[1] > 0.67 * varies[0]):
         return None
     if not told and not (_BURSTY.search(said(bursty)) and _EVEN.search(said(even))):
         return None
@@ -90,7 +91,7 @@ def _pair(cause: Cause, bursty: Arm, even: Arm) -> Finding | None:  # noqa: PLR0
         price="Smoothing makes single requests wait a little; room for the peak idles between bursts.",
         verify=again(bursty, more="--arrival poisson"),
         missing=missing,
-        disproof_checked=[f"the arrivals are not regular: CV {cv[0].value:g}"] if cv[0] is not None else [],
+        disproof_checked=[f"the arrivals are not regular: CV {varies[0]:.3g}"] if varies[0] is not None else [],
         level=None if missing else Level.CONSISTENT,
     )
 

@@ -28,14 +28,14 @@ _BATCH: Final = re.compile(
 )
 _JIT: Final = re.compile(r"\bjit\b|compil|autotun")
 _PREFILL: Final = re.compile(r"prefill")
+_AMOUNT: Final = re.compile(r"\btok|\brates?\b|\bms\b|chunk|size|\bmax")
+"""Names of amounts: they say nothing of whether it happened then."""
 
 
 def frozen_together(cause: Cause, observed: Observed) -> Finding | None:
     """Needs the statement that all streams stop at once, and for how long."""
     items = [(item, item.name.replace("_", " ").replace(".", " ").lower()) for item in told(observed)]
-    together = next(
-        (item for item, name in items if _ALL.search(name) and item.value not in (False, 0, "no", "false")), None
-    )
+    together = next((item for item, name in items if _ALL.search(name) and not _denied(item.value)), None)
     groups = measures_of(observed)
     group = groups[0] if groups else None
     length = (
@@ -43,16 +43,17 @@ def frozen_together(cause: Cause, observed: Observed) -> Finding | None:
     )
     if together is None or group is None or length is None or (length.ms or 0.0) < LEAST_MS:
         return None
-    if _said(items, _JIT, yes=True) or _said(items, _PREFILL, yes=True):
+    if _happened(items, _JIT) or _happened(items, _PREFILL):
         return None
     kv = group.find(r"\bkv\b|cache usage|token usage", r"hit|tokens|gib|blocks")
     if kv is not None and kv.share >= KV_CLEAR:
         return None
     util = group.find(r"(?:gpu|device|sm) (?:util|busy|usage|load)|^gpu$")
-    shape = next((item for item, name in items if _BATCH.search(f"{name}: {item.value}".lower())), None)
-    none = [
-        item for item, name in items if (_JIT.search(name) or _PREFILL.search(name)) and item.value in (False, 0, "no")
-    ]
+    shape = next(
+        (item for item, name in items if _BATCH.search(f"{name}: {item.value}".lower()) and not _denied(item.value)),
+        None,
+    )
+    none = [item for item, name in items if (_JIT.search(name) or _PREFILL.search(name)) and _denied(item.value)]
     if shape is None and not none and (util is None or util.share > 0.1):
         return None
     shown = [item for item in (together, shape, *none) if item is not None]
@@ -83,9 +84,10 @@ def frozen_together(cause: Cause, observed: Observed) -> Finding | None:
     )
 
 
-def _said(items: list[tuple[Setting, str]], words: re.Pattern[str], *, yes: bool) -> bool:
+def _happened(items: list[tuple[Setting, str]], words: re.Pattern[str]) -> bool:
     """Whether a statement whose name matches says yes (a number above 0, a text that is no `no`)."""
-    said = [
-        item.value for item, name in items if words.search(name) and not re.search(r"tok|rate|ms|chunk|size|max", name)
-    ]
-    return any(value not in (False, 0, "", "no", "none", "false", None) for value in said) if yes else bool(said)
+    return any(not _denied(item.value) for item, name in items if words.search(name) and not _AMOUNT.search(name))
+
+
+def _denied(value: object) -> bool:
+    return (value.strip().lower() if isinstance(value, str) else value) in (False, 0, "", "no", "none", "false", None)

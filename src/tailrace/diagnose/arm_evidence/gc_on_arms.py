@@ -24,7 +24,11 @@ SAME: Final = 0.15
 LEAST_MS: Final = 50.0
 _TAILS: Final = ("p999", "p99", "max", "p95")
 _GAPS: Final = ("itl", "tpot", "chunk_gap")
-_COLLECTOR: Final = re.compile(r"\bgc\b|gc[._](?:freeze|disable|collect)|garbage|gen(?:eration)? ?2", re.IGNORECASE)
+_COLLECTOR: Final = re.compile(
+    r"\bgc\b|gc[._](?:freeze|disable|collect)|garbage|\bgen(?:eration)?[ -]?2[ -](?:collect|gc|pause|threshold)",
+    re.IGNORECASE,
+)
+"""`gen2` alone is as often a bus as a generation of objects."""
 _TAMED: Final = re.compile(
     r"freez|froz|disabl|\boff\b|without|\bno[ _-]gc|raised|higher|threshold|tuned|manual|after warm", re.IGNORECASE
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, told
-from tailrace.diagnose.arms.pairs import pairs, stated_same
+from tailrace.diagnose.arms.pairs import pairs, stated_same, unlike
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.model.finding import Action, Evidence, Finding
@@ -20,9 +20,12 @@ __all__ = ["gpu_shared_observed"]
 SLOWER: Final = 0.1
 _OTHER: Final = re.compile(
     r"(?:other|second|foreign|another|training|neighbou?r).*(?:process|job|pid|container|workload|model)|"
-    r"gpu.*shared|shares? (?:the )?gpu|co.?located|neighbou?rs?\b|with other\b|other (?:tenant|user|app)",
+    r"gpu.*shared|shares? (?:the )?gpu|co.?located|with other\b|other (?:tenant|user|app)|"
+    r"noisy neighbou?r|^neighbou?rs?$|\b(?:with|without|no|has) (?:an? )?neighbou?rs?\b|"
+    r"\bneighbou?rs? (?:on|present|active|running|busy|process)",
     re.IGNORECASE,
 )
+"""Neighbours alone may be those of a search for the nearest ones."""
 _NOT_COUNT: Final = re.compile(r"mem|gib|mib|util|\bms\b|tpot|itl", re.IGNORECASE)
 _COUNT: Final = re.compile(
     r"^(?:gpu|compute) (?:processes|apps|pids)(?: count)?$|processes on (?:the )?gpu", re.IGNORECASE
@@ -49,11 +52,9 @@ def gpu_shared_observed(cause: Cause, observed: Observed) -> Finding | None:
     if slower is not None:
         good, fast, bad, slow = slower
         evidence += [evidence_of(good, fast), evidence_of(bad, slow)]
-        words = (
-            f": {quantity(slow)} {number(fast.value, fast.unit)} -> {number(slow.value, slow.unit)} "
-            f"({slow.value / fast.value - 1:+.0%})"
-        )
-        relation = f"{number(slow.value)} / {number(fast.value)} = {slow.value / fast.value:.3g}"
+        more = f"({slow.value / fast.value - 1:+.0%})"
+        words = f": {quantity(slow)} {number(fast.value, fast.unit)} -> {number(slow.value, slow.unit)} {more}"
+        relation = f"{number(slow.value)} / {number(fast.value)} = {slow.value / fast.value:.3g} {more}"
     if same:
         evidence.append(Evidence(f"equal: {', '.join(same)}", "form", "same"))
     named = next((str(item.value) for item in (stranger, *others) if isinstance(item.value, str)), "")
@@ -75,7 +76,7 @@ def gpu_shared_observed(cause: Cause, observed: Observed) -> Finding | None:
 
 
 def _by_rows(cause: Cause, observed: Observed) -> Finding | None:
-    """Rows with and without another process: tokens are slower in all rows that have one."""
+    """Rows with and without another process: tokens are slower in all rows that have one, at equal load."""
     rows = [
         (arm, count, time)
         for arm in observed.arms
@@ -86,14 +87,17 @@ def _by_rows(cause: Cause, observed: Observed) -> Finding | None:
     alone = [(arm, time) for arm, count, time in rows if not count]
     if not busy or not alone or len({time.key for *_, time in rows}) > 1:
         return None
-    (best, slow), (worst, fast) = min(busy, key=lambda row: row[1].value), max(alone, key=lambda row: row[1].value)
+    alike = [(one, two) for one in busy for two in alone if not unlike(one[0], two[0]) and two[1].value > 0]
+    if not alike:
+        return None
+    (best, slow), (worst, fast) = min(alike, key=lambda rows: rows[0][1].value / rows[1][1].value)
     if slow.value < (1 + SLOWER) * fast.value:
         return None
     return cause.finding(
         action=Action.FIX,
-        statement=f"Another process computes on the engine's GPU: with it {quantity(slow)} is at least "
-        f"{number(slow.value, slow.unit)} ({best.name}), without it at most {number(fast.value, fast.unit)} "
-        f"({worst.name}).",
+        statement=f"Another process computes on the engine's GPU: with it {quantity(slow)} is "
+        f"{number(slow.value, slow.unit)} ({best.name}), without it {number(fast.value, fast.unit)} ({worst.name}), "
+        "and no two rows of like load are nearer to each other.",
         evidence=[*(evidence_of(arm, time) for arm, time in (*busy[:6], *alone[:6]))],
         explains_ms=slow.value - fast.value if slow.unit == "ms" else None,
         relation=f"{number(slow.value)} / {number(fast.value)} = {slow.value / fast.value:.3g}",
@@ -103,15 +107,17 @@ def _by_rows(cause: Cause, observed: Observed) -> Finding | None:
         price="A device more, or the other work runs elsewhere.",
         verify=again(),
         missing=["that batch and lengths were equal in all rows"],
-        disproof_checked=[f"every row with it is slower than every row without ({len(busy)} and {len(alone)} rows)"],
+        disproof_checked=[
+            f"every row with it is slower than every row of like load without ({len(busy)} and {len(alone)} rows)"
+        ],
     )
 
 
 def _beside(arm: Arm) -> bool | None:
     """Whether a row says that another process was there: a count, a name, yes or no; `None` where it says nothing."""
     for value in arm.values.values():
-        words = f"{value.label} {value.quantity}".replace("_", " ")
-        if _OTHER.search(words) and not _NOT_COUNT.search(words):
+        words = [text.replace("_", " ") for text in (value.label, value.quantity)]
+        if any(map(_OTHER.search, words)) and not any(map(_NOT_COUNT.search, words)):
             return value.value > 0
     for name, text in arm.keys.items():
         if _OTHER.search(name.replace("_", " ")) and isinstance(text, str):

@@ -29,6 +29,15 @@ WAITING: Final = 0.02
 FULL: Final = 0.9
 """KV usage from which the engine itself may hold requests back."""
 _DEFAULTS: Final = {100: " (the default of aiohttp and of httpx)", 10: " (the default of requests and urllib3)"}
+_FROM_CLIENTS: Final = re.compile(
+    r"(?:open|active|in.?flight|connected|requests|connections|sockets).*(?:client|user|downstream|front)|"
+    r"(?:client|user|downstream|frontend).*(?:open|active|in.?flight|connected|requests|connections|sockets)"
+)
+_TO_ENGINE: Final = re.compile(
+    r"(?:^|(?:open|active|in.?flight|requests|connections|sockets|conns) )to (?:the )?"
+    r"(?:engine|upstream|backend|vllm|model)|"
+    r"(?:engine|upstream|backend).*(?:open|active|in.?flight|connections|sockets|conns)"
+)
 
 
 class _Plateau(NamedTuple):
@@ -190,17 +199,6 @@ def _worded(observed: Observed, words: re.Pattern[str]) -> Series | None:
     """A series of counts that no vocabulary names, by the words of its name."""
     named = (item for item in observed.series if len(item) and not item.unit and not item.name.endswith("_total"))
     return next((item for item in named if words.search(item.name.replace("_", " "))), None)
-
-
-_FROM_CLIENTS: Final = re.compile(
-    r"(?:open|active|in.?flight|connected|requests|connections|sockets).*(?:client|user|downstream|front)|"
-    r"(?:client|user|downstream|frontend).*(?:open|active|in.?flight|connected|requests|connections|sockets)"
-)
-_TO_ENGINE: Final = re.compile(
-    r"(?:^|(?:open|active|in.?flight|requests|connections|sockets|conns) )to (?:the )?"
-    r"(?:engine|upstream|backend|vllm|model)|"
-    r"(?:engine|upstream|backend).*(?:open|active|in.?flight|connections|sockets|conns)"
-)
 
 
 def _one(observed: Observed, *names: str) -> Series | None:

@@ -27,7 +27,7 @@ _ROLLOUT: Final = r"roll(?:ed)?[ -]?out|deploy|releas|upgrad|new (?:build|image|
 
 def scale_out_in_series(cause: Cause, observed: Observed) -> Finding | None:
     """More replicas are wanted when the latency is up already, at an equal volume, and are ready minutes later."""
-    arms = [arm for arm in in_order(observed) if figure(arm, "desired_replicas") is not None]
+    arms = [arm for arm in in_order(observed) if figure(arm, "desired_replicas") and figure(arm, "ready_endpoints")]
     rows = [(arm, late, at) for arm in arms if (late := _latency(arm)) is not None and (at := _minute(arm)) is not None]
     if len(rows) < FEWEST or len({late.key for _, late, _ in rows}) > 1:
         return None
@@ -35,7 +35,7 @@ def scale_out_in_series(cause: Cause, observed: Observed) -> Finding | None:
     asked = next((n for n in range(1, len(rows)) if wanted[n] > wanted[0]), None)
     if asked is None or rows[asked][1].value < WORSE * rows[0][1].value:
         return None
-    came = next((n for n in range(asked, len(rows)) if ready[n] > ready[asked]), None)
+    came = next((n for n in range(asked, len(rows)) if ready[n] >= wanted[asked]), None)
     until = rows[-1] if came is None else rows[came]
     took = until[2] - rows[asked][2]
     volumes = [value.value for arm, *_ in rows if (value := figure(arm, "offered_rps", "req_s")) is not None]
@@ -51,7 +51,8 @@ def scale_out_in_series(cause: Cause, observed: Observed) -> Finding | None:
         if helped
         else f"were ready {number(took)} min later, and it is still {number(last[1].value, last[1].unit)}"
         if came is not None
-        else f"are not ready {number(took)} min later ({number(last[1].value, last[1].unit)})"
+        else f"are not {'all ' if ready[-1] > ready[asked] else ''}ready {number(took)} min later "
+        f"({number(last[1].value, last[1].unit)})"
     )
     missing = [] if rollout is not None else ["what changed when the latency rose (a rollout?), and when"]
     if not volumes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -26,7 +27,6 @@ _STATS: Final = ("p99", "p95", "p90", "p50", "mean", "")
 _TOTALS: Final = ("ttft", "first_partial", "e2e", "final_latency")
 _STAGES: Final = ("queue", "preprocess", "encode", "prefill", "decode", "postprocess", "response")
 _SUM: Final = "sum of the stages"
-_DEPLOYMENTS: Final = frozenset({"a", "b", "blue", "green", "left", "right", "stable", "canary", "x", "y"})
 _ENOUGH: Final = 3
 
 
@@ -64,7 +64,7 @@ def _of_requests(stage: str, observed: Observed) -> list[Arm]:
     for rows in tables_of_requests(observed):
         times = rows.numbers(f"{stage}_ms")
         whole = rows.numbers("ttft_ms" if stage != "postprocess" and rows.has("ttft_ms") else "e2e_ms")
-        if not np.isfinite(times).any() or _two_deployments(rows):
+        if not np.isfinite(times).any() or _one_after_the_other(rows):
             continue
         with np.errstate(invalid="ignore"):
             heavy = times > MOST * whole
@@ -81,10 +81,17 @@ def _of_requests(stage: str, observed: Observed) -> list[Arm]:
     return out
 
 
-def _two_deployments(rows: Rows) -> bool:
-    """Whether its arms are two systems of which nobody says which came first, and no classes of requests."""
-    names = {text.lower() for text in rows.texts("arm") if text}
-    return bool(names) and names <= _DEPLOYMENTS
+def _one_after_the_other(rows: Rows) -> bool:
+    """Whether its arms were sent one after the other: runs, of which those who compare windows judge what grew. Classes
+    of requests, and deployments side by side, come mixed.
+    """
+    send = rows.numbers("t_send_ms")
+    spans = []
+    for name, members in rows.members("arm").items():
+        known = send[members][np.isfinite(send[members])]
+        if name and known.size:
+            spans.append((float(known.min()), float(known.max())))
+    return len(spans) > 1 and all(one[1] < two[0] for one, two in pairwise(sorted(spans)))
 
 
 def _renamed(arm: Arm, column: str) -> Arm:

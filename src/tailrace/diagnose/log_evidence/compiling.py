@@ -13,7 +13,7 @@ from tailrace.diagnose.arms.asked import told
 from tailrace.diagnose.observed import Clock, Event, Observed, Rows
 from tailrace.diagnose.observed.align import Alignment, Axis, align
 from tailrace.diagnose.observed.load import Load, loads
-from tailrace.diagnose.readers.logs.jit import jit_in_text
+from tailrace.diagnose.readers.logs.jit import COMPILER_FRAME, jit_in_text
 from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ DIP: Final = 0.5
 """Of the lines around it: a load line whose throughput fell."""
 AGAIN_S: Final = 30.0
 """A line that comes so much later with the same kernel and shape is no first use."""
+_FRAME: Final = re.compile(rf"(?:{COMPILER_FRAME})[\w./:]*")
+_STACK: Final = re.compile(r"spy|stack|frame|dump|profil|trace")
 
 
 def _quoted(observed: Observed) -> list[Event]:
@@ -41,12 +43,6 @@ def _quoted(observed: Observed) -> list[Event]:
         if found is not None:
             out.append(Event(kind="jit", text=item.value, attributes=found, place=item.place))
     return out
-
-
-_FRAME: Final = re.compile(
-    r"triton[/.]compiler\S*|torch[/.]_(?:inductor|dynamo)\S*|tilelang\S*|\bnvrtc\b|\bptxas\b|\bnvcc\b"
-)
-_STACK: Final = re.compile(r"spy|stack|frame|dump|profil|trace")
 
 
 class _Slow(NamedTuple):

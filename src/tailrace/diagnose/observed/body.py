@@ -122,12 +122,12 @@ class Observed(msgspec.Struct, kw_only=True, eq=False, dict=True):
         """
         items: list[Any] = getattr(self, what)
         by_name: dict[str, list[Any]]
-        n, by_name = vars(self).get(f"named {what}", (-1, {}))
-        if n != len(items):
+        known, n, by_name = vars(self).get(f"named {what}", (None, -1, {}))
+        if known is not items or n != len(items):
             by_name = {}
             for item in items:
                 by_name.setdefault(item.name, []).append(item)
-            vars(self)[f"named {what}"] = len(items), by_name
+            vars(self)[f"named {what}"] = items, len(items), by_name
         return by_name.get(name, [])
 
     def of_kind(self, kind: str) -> list[Event]:

@@ -42,9 +42,10 @@ _RESOURCES: Final = re.compile(r"^[^\S\n]{0,200}resources\s*:\s*\n[^\S\n]+(?:lim
 _OF_CONTAINERS: Final = ("resources", "livenessProbe", "readinessProbe", "startupProbe", "image", "args", "command")
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[.$\w]")
 _OWN: Final = re.compile(
-    r"\A(?:[^\S\n]*(?:#[^\n]*)?\n|---[^\n]*\n)*(?!spec|metadata|status|rules)[A-Za-z_][\w.-]{0,60}\s*:[^\n]*\n(?:[^\S\n]+[\w-]|[A-Za-z_]|#|\s*\n|-)"
+    r"\A(?:[^\S\n]*(?:#[^\n]*)?\n|---[^\n]*\n)*"
+    r"(?!(?:spec|metadata|status|rules)\s*:)[A-Za-z_][\w.-]{0,60}\s*:[^\n]*\n(?:[^\S\n]+[\w-]|[A-Za-z_]|#|\s*\n|-)"
 )
-"""A service's own configuration: whatever its keys are called."""
+"""A service's own configuration, whatever its keys are called; a part of a manifest is none."""
 _MOST_OWN: Final = 200
 _DEEPEST: Final = 6
 _KEY: Final = re.compile(r"^[\w.-]+\s*:(?:\s|$)", re.MULTILINE)

@@ -31,6 +31,8 @@ _BOUNDS: Final = ("explicitbounds", "bounds", "edges", "bucketbounds", "buckets"
 _COUNTS: Final = ("bucketcounts", "counts", "cumulative", "count", "values")
 _EDGE: Final = ("le", "upper", "upper_bound", "bound", "edge", "max")
 _COUNT: Final = ("count", "cumulative", "cumulative_count", "n", "value")
+_BESIDE: Final = frozenset({*_EDGE, *_COUNT, "lower", "lower_bound", "min", "from", "bucket", "index"})
+"""Numbers that a bucket may have; with any other, a row is no bucket."""
 
 
 def tables_in(data: Any, source: str) -> Observed:
@@ -155,8 +157,10 @@ def _made(
         cumulative = [*counts, float(total)]
     elif len(counts) == len(finite) + 1:
         rising = all(one <= two for one, two in pairwise(counts))
-        # What grows from bucket to bucket and ends at the total is cumulative; what does not is counted in each.
+        # What grows from bucket to bucket and ends at the total is cumulative; what does not is counted in each, and so
+        # is OTLP's `bucketCounts`, however they grow.
         whole = _is_number(total) and abs(sum(counts) - float(total)) < 0.5
+        whole = whole or any(key.lower().replace("_", "") == "bucketcounts" for key in keys)
         cumulative = counts if rising and not whole else [sum(counts[: n + 1]) for n in range(len(counts))]
     else:
         return None
@@ -174,7 +178,11 @@ def _of_pairs(rows: list[dict[str, Any]], name: str, source: str) -> Histogram |
     count = next((keys[word] for word in _COUNT if word in keys), None)
     if edge is None or count is None:
         return None
-    counts = [float(row.get(count, 0)) for row in rows if _is_number(row.get(count, 0))]
+    if any(_is_number(value) for row in rows for key, value in row.items() if str(key).lower() not in _BESIDE):
+        return None  # `{"p50": 400, "max": 812, "n": 100}`: what each of several arms measured
+    counts = [float(row[count]) for row in rows if _is_number(row.get(count))]
+    if len(counts) < len(rows):
+        return None
     return _made(name, [], [_edge(row.get(edge)) for row in rows], counts, None, source)
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from tailrace.diagnose.observed import Event, Observed, Place, Understood
 from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.logs.jit import COMPILER_FRAME
 
 __all__ = ["PYSPY", "class_of", "read_pyspy"]
 
@@ -28,9 +29,8 @@ _SHOWN: Final = 4
 _CLASSES: Final[dict[str, re.Pattern[str]]] = {
     "gc": re.compile(r"gc_collect|_PyGC|gc\.collect|visit_reachable|subtract_refs|\(gc\.py|update_refs|gc_utils"),
     "jit": re.compile(
-        r"triton/(compiler|runtime/(jit|build|autotuner)|backends)|tilelang|deep_gemm\S*(jit|compil)|torch/_inductor|"
-        r"torch/_dynamo|nvrtc|ptxas|nvcc|flashinfer/jit|cpp_extension|numba/core|cutlass\S*compil|"
-        r"code_generator\.py|ast_to_ttir|make_cubin"
+        rf"{COMPILER_FRAME}|flashinfer/jit|cpp_extension|numba/core|cutlass\S*compil|code_generator\.py|"
+        r"ast_to_ttir|make_cubin"
     ),
     "grammar": re.compile(
         r"xgrammar|outlines|llguidance|lm_format_enforcer|guided_decoding|structured_output|interegular"

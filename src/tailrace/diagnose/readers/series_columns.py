@@ -51,10 +51,11 @@ _AXES: Final = {
     "turn": "turn turn_id turn_index utterance",
 }
 _SINCE: Final = re.compile(
-    r"(?:t|time|s|sec|secs|seconds|elapsed)_(?:since|after|from|into|rel|relative|in)(?:_[a-z]+)*|(?:rel|relative|wall|sample)_time|"
-    r"at_(?:s|sec|seconds)"
+    r"(?:t|time|s|sec|secs|seconds|elapsed)_(?:since|after|from|into|rel|relative|in)"
+    r"(?!_(?:the_)?(?:queue|prefill|decode|waiting|gc|lock|send|sent|request|previous|last|prior))(?:_[a-z]+)*|"
+    r"(?:rel|relative|wall|sample)_time|at_(?:s|sec|seconds)"
 )
-"""`seconds_after_disconnect`, `t_since_start`."""
+"""`seconds_after_disconnect`, `t_since_start`; `time_in_queue` and `time_since_last_token` are durations."""
 _FROM_START: Final = frozenset({"after", "run_for", "running_for", "since_start", "into_the_run", "under_load"})
 """Words that are a time where a unit of time stands behind them."""
 _AXIS_BY_WORD: Final = {word: axis for axis, words in reversed(_AXES.items()) for word in words.split()}

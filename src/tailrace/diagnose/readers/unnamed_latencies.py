@@ -19,7 +19,7 @@ _BARE: Final = re.compile(
     r"[ _]*(?:[(\[]?(?:ms|s|msec|sec|seconds|us)[)\]]?)?",
     re.IGNORECASE,
 )
-_SIDES: Final = re.compile(r"(.*?)[ _]*[(\[]?(?:ms|s|msec|sec|seconds)?[)\]]?", re.IGNORECASE)
+_UNIT_BEHIND: Final = re.compile(r"[ _(\[]+(?:ms|s|msec|sec|seconds)[)\]]?$", re.IGNORECASE)
 _DURATIONS: Final = frozenset({"ttft", "e2e", "itl", "tpot", "queue", "prefill", "decode"})
 
 
@@ -69,8 +69,7 @@ def _sides(arm: Arm, quantity: str) -> list[Arm]:
     common = {key: item for key, item in arm.values.items() if id(item) not in taken}
     out = []
     for label, stats in groups.items():
-        found = _SIDES.fullmatch(label)
-        name = (found[1] if found else label).replace("_", " ") or label
+        name = _UNIT_BEHIND.sub("", label).replace("_", " ") or label
         new = {f"{quantity}.{stat}": _of(item, quantity) for stat, item in stats.items()}
         out.append(msgspec.structs.replace(arm, name=name, label=name, values={**common, **new}))
     return out

@@ -26,10 +26,9 @@ def impossible_rows(table: RecordTable) -> dict[str, np.ndarray]:
     total = np.zeros(len(table))
     negative = np.zeros(len(table), dtype=bool)
     for stage in STAGES:
-        value = table.column(f"{stage}_ns")
-        if value.strides == (0,) and value.size and np.isnan(value[0]):
+        if table.lacks(f"{stage}_ns"):
             continue
-        value = or_zero(value)
+        value = or_zero(table.column(f"{stage}_ns"))
         negative |= value < 0
         total += value
     e2e = table.column("e2e_ns").astype(np.float64)

@@ -22,6 +22,8 @@ FILLS: Final = 0.6
 INSIDE: Final = 0.8
 """Of all stops, those that lie in such a prefill: fewer, and something else stops the streams as well."""
 LATE_S: Final = 0.1
+SEVERAL_LATE_S: Final = 0.5
+"""More where several stops must fit at once: a series that is read every half a second tells them so much later."""
 FEWEST: Final = 2
 FULL: Final = 98.0
 
@@ -49,15 +51,16 @@ def gaps_in_prefills(cause: Cause, observed: Observed) -> Finding | None:
 
 def _held(gaps: SharedGaps, rows: Rows) -> list[_Held]:
     send, took = rows.numbers("t_send_ms") / 1e3, rows.numbers("ttft_ms") / 1e3
+    known = np.isfinite(send) & np.isfinite(rows.numbers("prompt_tokens"))
     length = gaps.length_ms / 1e3
     # A reading stands at the end of its gap, or a moment later when it was looked at.
     slack = LATE_S + 0.1 * length
     if gaps.at.size > 1:
-        slack = slack + 0.5
+        slack = slack + SEVERAL_LATE_S
     out: list[_Held] = []
     used: set[int] = set()
     for row in np.argsort(-took):
-        if not (np.isfinite(send[row]) and took[row] > 0):
+        if not (known[row] and took[row] > 0):
             continue
         begin, end = send[row], send[row] + took[row]
         inside = (gaps.at - length >= begin - slack) & (gaps.at <= end + slack) & (length <= took[row] + slack)

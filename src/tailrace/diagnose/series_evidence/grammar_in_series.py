@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tailrace.diagnose.arm_evidence.grammar_on_arms import ADVICE, GRAMMAR, PRICE
 from tailrace.diagnose.limits import IDLE
@@ -30,15 +31,17 @@ def grammar_in_series(cause: Cause, observed: Observed) -> Finding | None:
         util = _beside(observed, asked, "gpu_util")
         made = _beside(observed, asked, "output_tok_s")
         running = _beside(observed, asked, "running")
-        known = np.isfinite(asked.values)
+        if util is None:
+            continue
+        known = np.isfinite(asked.values) & np.isfinite(util.values)
         with_, without = known & (asked.values > 0), known & (asked.values <= 0)
-        if util is None or min(int(with_.sum()), int(without.sum())) < LEAST:
+        if min(int(with_.sum()), int(without.sum())) < LEAST:
             continue
-        idle, busy = float(np.nanmedian(util.values[with_])), float(np.nanmedian(util.values[without]))
-        if idle > IDLE or busy < 2 * idle or (running is not None and not np.nanmedian(running.values[with_]) > 0):
+        idle, busy = (float(np.median(util.values[part])) for part in (with_, without))
+        if not (idle <= IDLE and busy >= 2 * idle) or (running is not None and not _middle(running, with_) > 0):
             continue
-        rates = [] if made is None else [float(np.nanmedian(made.values[part])) for part in (without, with_)]
-        if rates and rates[1] > FELL * rates[0]:
+        rates = [] if made is None else [_middle(made, part) for part in (without, with_)]
+        if rates and not (rates[0] > 0 and rates[1] <= FELL * rates[0]):
             continue
         fell = f", throughput {rates[0]:,.0f} -> {rates[1]:,.0f} tok/s" if rates else ""
         name = asked.name.replace("_", " ")
@@ -66,6 +69,12 @@ def grammar_in_series(cause: Cause, observed: Observed) -> Finding | None:
             disproof_checked=["the device is busy while no grammar is there"],
         )
     return None
+
+
+def _middle(series: Series, at: NDArray[np.bool_]) -> float:
+    """The median of the readings that are known; NaN where none is."""
+    values = series.values[at & np.isfinite(series.values)]
+    return float(np.median(values)) if values.size else float("nan")
 
 
 def _beside(observed: Observed, asked: Series, name: str) -> Series | None:

@@ -10,7 +10,7 @@ __all__ = ["QueueMean", "queue_mean"]
 
 
 class QueueMean(NamedTuple):
-    """Means over the window, from counters (or a histogram's sum)."""
+    """Means over the window, from counters (or a histogram's sum); `n` requests, 0 where the means are only stated."""
 
     queue_ms: float
     compute_ms: float

@@ -6,9 +6,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tailrace.diagnose.observed import Observed, Series
-from tailrace.diagnose.observed.vocabulary import in_unit
+from tailrace.diagnose.observed.vocabulary import TO_MS, in_unit
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ranks_in_series"]
 
+Floats = NDArray[np.float64]
 SHARE: Final = 0.2
 MOSTLY: Final = 0.8
 LEAST: Final = 3
@@ -28,7 +30,7 @@ def ranks_in_series(cause: Cause, observed: Observed) -> Finding | None:
     groups: dict[tuple[str, str], list[Series]] = {}
     for one in observed.series:
         rank = one.labels.get("rank") or one.labels.get("gpu")
-        if rank is not None and len(one) >= LEAST and _ms(one, 1.0) is not None:
+        if rank is not None and len(one) >= LEAST and one.unit in TO_MS:
             groups.setdefault((one.place.source, one.name), []).append(one)
     for (source, name), ranks in groups.items():
         if len(ranks) < 2 or len({len(one) for one in ranks}) > 1:
@@ -41,26 +43,30 @@ def ranks_in_series(cause: Cause, observed: Observed) -> Finding | None:
     return None
 
 
-def _ms(series: Series, value: float) -> float | None:
-    return in_unit(value, series.unit or "ms", "ms")
+def _ms(series: Series) -> Floats:
+    """Its values in ms; those of a step without a unit are."""
+    return series.values * (in_unit(1.0, series.unit or "ms", "ms") or np.nan)
 
 
 def _judged(cause: Cause, name: str, ranks: list[Series], step: Series) -> Finding | None:
-    times = np.array([one.values * (_ms(one, 1.0) or 1.0) for one in ranks])
-    waits = _WAIT.search(name) is not None
-    odd = np.nanargmin(times, axis=0) if waits else np.nanargmax(times, axis=0)
+    times = np.array([_ms(one) for one in ranks])
+    known = np.isfinite(times).all(axis=0) & np.isfinite(_ms(step))
+    if known.sum() < LEAST:
+        return None
+    times = times[:, known]
+    odd = times.argmin(axis=0) if _WAIT.search(name) else times.argmax(axis=0)
     late = int(np.bincount(odd).argmax())
     if float((odd == late).mean()) < MOSTLY:
         return None
     others = np.delete(times, late, axis=0)
-    skew = float(np.median(np.abs(np.nanmedian(others, axis=0) - times[late])))
-    whole = float(np.nanmedian(step.values)) * (_ms(step, 1.0) or 1.0)
+    skew = float(np.median(np.abs(np.median(others, axis=0) - times[late])))
+    whole = float(np.median(_ms(step)[known]))
     share = skew / whole if whole > 0 else 0.0
     if not SHARE < share < 1.0:
         return None
     rank = ranks[late].labels.get("rank") or ranks[late].labels.get("gpu")
     what = name.replace("_", " ")
-    own, rest = float(np.nanmedian(times[late])), float(np.nanmedian(others))
+    own, rest = float(np.median(times[late])), float(np.median(others))
     return cause.finding(
         statement=f"Rank {rank} comes late in {float((odd == late).mean()):.0%} of the steps: {what} {own:.3g} ms "
         f"against {rest:.3g} ms of the others; {skew:.3g} ms of a step of {whole:.3g} ms ({share:.0%}) pass in waiting "
@@ -73,7 +79,7 @@ def _judged(cause: Cause, name: str, ranks: list[Series], step: Series) -> Findi
         ],
         explains_ms=skew,
         relation=f"{skew:.3g}/{whole:.3g} = {share:.0%} > {SHARE:.0%}",
-        n=len(ranks[late]),
+        n=int(known.sum()),
         advice="Pin each rank's process to cores near its device, look at what delays the late rank (a busy core, "
         "garbage collection, logging, a slower link or clock of that device), and capture graphs so that launches are "
         "few.",

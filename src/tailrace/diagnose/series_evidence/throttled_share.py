@@ -20,7 +20,11 @@ __all__ = ["throttled_share"]
 
 SLOWER: Final = 1.3
 SAME: Final = 0.2
-_WORDS: Final = r"throttl(?!ed (?:s|sec|usec|us|ms|time|total|periods)\b)"
+_WORDS: Final = (
+    r"^(?!.*(?:gpu|clock|therm|power|temperature|request|client|http|429|api\b))"
+    r".*throttl(?!ed (?:s|sec|usec|us|ms|time|total|periods)\b)"
+)
+"""Of a processor's quota: a hot device and a gateway that refuses are throttled, too."""
 _COUNTED: Final = ("count", "s", "us", "ms", "ns")
 
 

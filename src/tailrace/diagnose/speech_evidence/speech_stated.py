@@ -33,6 +33,13 @@ _LAST: Final = rf"last (?:non empty )?{_TEXT}"
 _NOW: Final = r"^now\b|\bnow s\b|\bcurrent(?:ly| time)|observed at|log end|end of log"
 _VOICED: Final = r"voiced|speech (?:s\b|sent|since|in|received|seconds)|^speech\b|spoken|speaking|talk(?:ed|ing)"
 _BLANK: Final = r"\b(?:empty|blank)\b"
+_SPOKE: Final = re.compile(
+    r"(?:voice|speech)_?(?:is_|was_)?(?:present|active|detected|heard|sent|ongoing|during|meanwhile|there)|voiced|"
+    r"is_speech|has_speech|(?:speaking|talking)(?!_?(?:rate|style|speed|limit|head))|(?:user|caller|somebody|someone)_"
+    r"(?:spoke|speaks|talks|talked)",
+    re.IGNORECASE,
+)
+"""That somebody spoke then; that an agent has a voice, or speech to text is on, says nothing of it."""
 _VOICE_FLAG: Final = re.compile(r"voice|speech|speaking|\bvad\b|talking", re.IGNORECASE)
 _TEXT_COUNT: Final = re.compile(r"char|word|text|transcript|delta|partial|result|token", re.IGNORECASE)
 _TIMERS: Final = (
@@ -46,9 +53,7 @@ def _spoke(group: Measures, observed: Observed) -> Measure | str | None:
     found = group.ms(_VOICED, r"first|silence|no (?:voice|speech)|threshold|delay")
     if found is not None and (found.ms or 0.0) >= VOICED_MS:
         return found
-    said = next(
-        (one for one in told(observed) if one.value is True and re.search(r"voice|speech|speak|talk", one.name)), None
-    )
+    said = next((one for one in told(observed) if one.value is True and _SPOKE.search(one.name)), None)
     return None if said is None else f"{said.name.replace('_', ' ')}: yes"
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tailrace.diagnose.arm_evidence.bursts_on_arms import bursts_on_arms
 from tailrace.diagnose.arm_evidence.server_figures import server_figures
+from tailrace.diagnose.arms.arrivals import VARIATION, cv_stated
 from tailrace.diagnose.arms.measures import measures_of
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
@@ -36,7 +37,6 @@ UNEVEN: Final = 1.5
 EVEN: Final = 0.5
 LEAST_ARRIVALS: Final = 20
 FEWEST_ARRIVALS: Final = 12
-_CV: Final = r"\bcv\b|coefficient of variation|burstiness|dispersion"
 _WORK: Final = re.compile(r"service|compute|infer|process|execut", re.IGNORECASE)
 
 
@@ -88,7 +88,8 @@ class Bursty(Cause):
         missing, rivals = [], []
         evidence = [
             Evidence(
-                text=f"queue {queue} ms and compute {work} ms a request (mean of {mean.n:.0f}): the queue is {share}",
+                text=f"queue {queue} ms and compute {work} ms a request "
+                f"({f'mean of {mean.n:.0f}' if mean.n else 'as stated'}): the queue is {share}",
                 source=mean.place,
                 name="queue_mean",
                 value=mean.queue_ms,
@@ -113,8 +114,8 @@ class Bursty(Cause):
         else:
             evidence.append(
                 Evidence(
-                    text=f"the times between arrivals vary by {cv[0]:.2f} (coefficient of variation, n = {cv[1]}; 1 "
-                    "is Poisson)",
+                    text=f"the times between arrivals vary by {cv[0]:.2f} (coefficient of variation, "
+                    f"{f'n = {cv[1]}' if cv[1] else 'as stated'}; 1 is Poisson)",
                     source=cv[2],
                     name="cv",
                     value=cv[0],
@@ -144,7 +145,7 @@ class Bursty(Cause):
             evidence=evidence,
             explains_ms=mean.queue_ms,
             relation="; ".join(relation),
-            n=int(mean.n),
+            n=int(mean.n) or 1,
             advice="Test with Poisson arrivals or a trace of the real ones, not with an even pace; smooth the bursts "
             "where "
             "they are made (timers that fire together, batch jobs), let the batcher gather them "
@@ -165,7 +166,7 @@ class Bursty(Cause):
 
 
 def _cv(observed: Observed) -> tuple[float, int, str] | None:
-    """(coefficient of variation of the times between sends, n, where)."""
+    """(coefficient of variation of the times between sends, n or 0 where it is only stated, where)."""
     for rows in observed.table("requests"):
         stamps = rows.numbers("t_intended_ms") if rows.has("t_intended_ms") else rows.numbers("t_send_ms")
         stamps = np.sort(stamps[np.isfinite(stamps)])
@@ -175,8 +176,10 @@ def _cv(observed: Observed) -> tuple[float, int, str] | None:
             return float(between.std() / max(between.mean(), 1e-12)), int(stamps.size), str(rows.place)
     if len(observed.arms) > 1:
         return None  # each has its own: the pair is judged
-    stated = next((found for group in measures_of(observed) if (found := group.find(_CV, "service|ttft|run"))), None)
-    return None if stated is None or stated.value <= 0 else (stated.value, 0, stated.place)
+    groups = measures_of(observed)
+    stated = next((found for group in groups if (found := group.find(VARIATION, "service|ttft|run"))), None)
+    value = None if stated is None else cv_stated(stated.words, stated.value)
+    return None if stated is None or value is None else (value, 0, stated.place)
 
 
 def _stated_mean(observed: Observed) -> QueueMean | None:
@@ -194,7 +197,7 @@ def _stated_mean(observed: Observed) -> QueueMean | None:
         waited = next((m for m in group.own + group.common if m.ms and re.search(r"queue", m.words)), None)
         worked = next((m for m in group.own + group.common if m.ms and _WORK.search(m.words)), None)
         if waited is not None and worked is not None:
-            return QueueMean(waited.ms or 0.0, worked.ms or 1.0, 1.0, None, waited.place)
+            return QueueMean(waited.ms or 0.0, worked.ms or 0.0, 0.0, None, waited.place)
     return None
 
 

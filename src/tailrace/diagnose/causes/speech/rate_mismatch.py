@@ -200,8 +200,8 @@ def _of_totals(observed: Observed, rates: dict[float, str]) -> list[_Ratio]:
 
 
 def _of_clocks(observed: Observed) -> list[_Ratio]:
-    """Seconds of audio that a server counted against the clock's, of a sender that is known to pace, or beside the two
-    rates.
+    """Seconds of audio that a server counted against the clock's, of a sender that is known to pace, or beside a rate:
+    a file that is sent as fast as it goes seldom goes at the ratio of two rates that are in use.
     """
     words = " ".join([*observed.notes, *(f"{one.name} {one.value}" for one in observed.settings)])
     paced = bool(_PACED.search(words)) or len(_rates(observed)) > 0

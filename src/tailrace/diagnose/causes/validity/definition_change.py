@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 
 from tailrace.diagnose.arms.again import MEASURE
 from tailrace.diagnose.arms.as_written import name_of, seen, shown
-from tailrace.diagnose.arms.pairs import before_and_after
+from tailrace.diagnose.arms.pairs import before_and_after, unlike
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Arm, Histogram, Observed, Quoted, Role
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -19,7 +19,7 @@ __all__ = ["DefinitionChange"]
 JUMP: Final = 1.3
 STILL: Final = 0.1
 _CLIENT: Final = re.compile(
-    r"client|user|gateway|probe|bench|measured|load ?gen|loadgen|locust|\bk6\b|curl|outside|external|caller|script",
+    r"client|user|gateway|probe|bench|measured|load ?gen|loadgen|locust|\bk6\b|curl|outside|external|caller|\bscript",
     re.IGNORECASE,
 )
 _SERVER: Final = re.compile(
@@ -48,10 +48,11 @@ class DefinitionChange(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """A server's number that jumps between two versions beside a client's that does not, or is not known."""
         changed = observed.text("changed", "change")
-        told = _told_versions(observed)
+        versions = _told_versions(observed)
         for before, after in [*before_and_after(observed.arms), *_steps(observed)]:
-            texts = [str(value) for arm in (before, after) for value in (*arm.keys, *arm.keys.values())]
-            words = f"{before.name} {after.name} {' '.join(texts)} {changed} {told}"
+            told = [*before.keys.items(), *after.keys.items()]
+            texts = [text for item in told for text in item if isinstance(text, str)]  # a temperature is no version
+            words = f"{_named(before)} {_named(after)} {' '.join(texts)} {changed} {versions}"
             if not _VERSION.search(words):
                 continue
             for metric in _LATENCIES:
@@ -143,10 +144,25 @@ class DefinitionChange(Cause):
         )
 
 
+def _named(arm: Arm) -> str:
+    """What it is called, without its numbers: `temperature 0.7` is no version."""
+    numbers = [f"{value:g}" for value in arm.keys.values() if isinstance(value, (int, float))]
+    return " ".join(word for word in arm.name.split() if word not in numbers)
+
+
 def _steps(observed: Observed) -> Iterator[tuple[Arm, Arm]]:
-    """Neighbouring rows of tables along versions (or days) that tell no before from after."""
+    """Neighbouring rows of tables along versions (or days) that tell no before from after; of rows along a load or a
+    setting, a number with a point is no version.
+    """
     rows = [arm for arm in observed.arms if arm.role is Role.NONE]
-    return ((one, two) for one, two in pairwise(rows) if one.place.source == two.place.source)
+    for one, two in pairwise(rows):
+        if one.place.source == two.place.source and not unlike(one, two) and _texts(one) != _texts(two):
+            yield one, two
+
+
+def _texts(arm: Arm) -> set[str]:
+    """What tells it from others that is no number."""
+    return {value for value in arm.keys.values() if isinstance(value, str)}
 
 
 def _told_versions(observed: Observed) -> str:

@@ -18,6 +18,7 @@ from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["MetricGap"]
 
+FEWEST: Final = 3
 _DURATION: Final = re.compile(r"(?:stt|asr|transcri\w*|recogni\w*|speech).*(?:duration|latency)|^duration(?:_m?s)?$")
 _SPEECH: Final = re.compile(r"(?<![a-z])(?:stt|asr)(?![a-z])|sttmetrics|transcri|recogni|speech|livekit", re.IGNORECASE)
 _ADVICE: Final = (
@@ -33,14 +34,12 @@ def _unfilled(observed: Observed) -> tuple[int, float, str, str] | None:
         field = next((v for v in arm.values.values() if _DURATION.search(v.label) and not v.relative), None)
         audio = next((v for v in arm.values.values() if "audio" in f"{v.label} {v.qualifier}" and v.value > 0), None)
         if field is not None and audio is not None and field is not audio:
-            rows.append((field, in_unit(audio.value, audio.unit or "s", "s") or 0.0))
-    if len(rows) < FEWEST or any(field.value for field, _ in rows):
+            rows.append((field, in_unit(audio.value, audio.unit or "s", "s")))
+    lengths = [seconds for _, seconds in rows if seconds is not None]  # audio in tokens or bytes is no length
+    if len(lengths) < FEWEST or any(field.value for field, _ in rows):
         return None
     field = rows[0][0]
-    return len(rows), sum(seconds for _, seconds in rows), str(field.place), field.label
-
-
-FEWEST: Final = 3
+    return len(lengths), sum(lengths), str(field.place), field.label
 
 
 class MetricGap(Cause):

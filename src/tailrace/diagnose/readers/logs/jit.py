@@ -7,7 +7,17 @@ from typing import Final
 
 from tailrace.diagnose.readers.logs.context import Context
 
-__all__ = ["is_jit", "jit", "jit_in_text"]
+__all__ = ["COMPILER_FRAME", "is_jit", "jit", "jit_in_text"]
+
+COMPILER_FRAME: Final = (
+    r"triton[/.](?:compiler|runtime[/.](?:jit|build|autotuner)|backends)|tilelang|deep_gemm\S*(?:jit|compil)|"
+    r"torch[/.]_inductor[/.](?:compile_fx|codecache|codegen|graph|scheduler|lowering|async_compile|compile_worker)|"
+    r"torch[/.]_dynamo[/.](?:convert_frame|symbolic_convert|output_graph|bytecode|variables)|"
+    r"\b(?:nvrtc|ptxas|nvcc)\b"
+)
+"""A frame of a compiler at work. Code that is compiled long since runs below `torch/_dynamo/eval_frame.py` and
+`torch/_inductor/output_code.py` as well: they say nothing.
+"""
 
 _KERNEL: Final = re.compile(
     rb"(?:(\w+) kernel )?JIT compilation during inference:? ?(?:for )?[`'\"]?([\w.<>:]+?)[`'\"]?(?=[\s.,;(]|$)",
@@ -17,10 +27,12 @@ _DEEPGEMM: Final = re.compile(rb"DeepGEMM JIT (?:code generation|compil\w+)[^<]{
 _AUTOTUNE: Final = re.compile(rb"(?:[Tt]riton )?[Aa]utotuning (?:kernel |function |of )([\w.]+)")
 _RECOMPILED: Final = re.compile(rb"torch\._dynamo hit config\.(?:re)?compile\w*limit|Recompiling function (\w+)")
 _COMPILING: Final = re.compile(
-    rb"[Cc]ompil(?:ing|ed|ation of) (?:(?:the|a|new|cuda|CUDA|triton|Triton) )*kernels?:? [`'\"]?([\w.<>:]+)"
+    rb"[Cc]ompil(?:ing|ed|ation of) (?:(?:the|a|new|cuda|CUDA|triton|Triton) )*kernels?:? "
+    rb"(?!(?:took|in|for|with|during|at|to|on|and|cache|done)\b)[`'\"]?([\w.<>:]+)"
 )
 _SERVING: Final = re.compile(rb"during|serving|inference|request|took|on the fly|lazily|runtime|first (?:use|call)")
-"""Who compiles at the start says none of these."""
+"""Who compiles at the start says none of these, or the next."""
+_STARTING: Final = re.compile(rb"start-?up|starting|warm-?up|warming|initiali[sz]|loading|pre-?compil|ahead of time")
 _SHAPE: Final = re.compile(rb"\b([A-Z]\w{0,11})=(\d+)\b")
 _SECONDS: Final = re.compile(rb"(?:took|in|elapsed:?) ([\d.]+) ?(s|ms)\b")
 _ENGINE: Final = re.compile(rb"\(EngineCore(?:_DP)?_?(\d+)")
@@ -51,6 +63,10 @@ def jit(context: Context, line: bytes) -> bool:
     return context.understood("jit lines")
 
 
+def _while_serving(line: bytes) -> bool:
+    return _SERVING.search(line) is not None and _STARTING.search(line) is None
+
+
 def _told(line: bytes) -> dict[str, float | str] | None:
     attributes: dict[str, float | str] = {}
     kernel = b""
@@ -63,7 +79,7 @@ def _told(line: bytes) -> dict[str, float | str] | None:
         (_COMPILING, ""),
     ):
         found = pattern.search(line)
-        if found is None or (pattern is _COMPILING and _SERVING.search(line) is None):
+        if found is None or (pattern is _COMPILING and not _while_serving(line)):
             continue
         if pattern is _KERNEL:
             kernel, maker = found[2], (found[1] or b"").decode("utf-8", "replace")
