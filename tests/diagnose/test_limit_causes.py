@@ -1,5 +1,7 @@
 """Caps, batchers, instances, deadlocks, serial sections: limits that are no lack of capacity; and which comes first."""
 
+import heapq
+
 import msgspec
 import numpy as np
 
@@ -100,13 +102,13 @@ def test_a_queue_whose_head_can_never_be_admitted():
     assert AdmissionDeadlock().cannot_run(evidence(calm()))
 
 
-def serial(each_ms, *, stage="preprocess", rate=4.0):
-    """One at a time: whoever comes while others are in it waits for all of them."""
-    free, out = 0, []
+def serial(each_ms, *, stage="preprocess", rate=4.0, places=1):
+    """One at a time (or as many as there are `places`): whoever comes while all are taken waits for the first free."""
+    free, out = [0] * places, []
     for record in calm(rate=rate, n=300):
-        begin = max(record.start_unix_ns, free)
-        free = begin + int(each_ms * MS)
-        spent = free - record.start_unix_ns
+        done = max(record.start_unix_ns, heapq.heappop(free)) + int(each_ms * MS)
+        heapq.heappush(free, done)
+        spent = done - record.start_unix_ns
         late = restamped(record, stamps(record) + spent)
         out.append(
             msgspec.structs.replace(
@@ -135,6 +137,8 @@ def test_a_serial_section():
     flat = serial(235, rate=0.2)
     assert LockContention().judge(evidence(flat)) is None
     assert LockContention().cannot_run(evidence(calm()))
+    pool = serial(16 * 235, rate=4.4, places=16)
+    assert LockContention().judge(evidence(pool, hardware=machine(pool, 0.2))) is None, "sixteen at a time, all taken"
 
 
 def encoding(ms):

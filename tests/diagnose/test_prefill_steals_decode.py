@@ -88,6 +88,30 @@ def test_without_timelines_the_longest_gaps_and_the_engines_own_prefills_tell_it
     assert CODE not in codes(answer(moved))
 
 
+def in_pieces(seed, most, *, share=0.05):
+    """Long prompts in pieces of a large step, each of at most `most` tokens (0: the whole step)."""
+    at_once = {"max_num_batched_tokens": 4096, "long_prefill_token_threshold": most}
+    return as_gateway(served(seed, rate=3.0, n=800, long_share=share, long_tokens=(9000, 12_000), **at_once))
+
+
+@pytest.mark.parametrize("timelines", [True, False])
+def test_pieces_that_stop_the_streams_are_named_where_those_of_before_stopped_nobody(timelines):
+    import msgspec
+
+    def seen(records):
+        return records if timelines else [msgspec.structs.replace(r, timeline=None) for r in records]
+
+    now, before, no_documents = (seen(in_pieces(1, 0)), seen(in_pieces(2, 1024)), seen(in_pieces(2, 1024, share=0.0)))
+    finding = found(answer(now, before=before), CODE)
+    assert finding is not None
+    assert finding.level is Level.CONSISTENT
+    assert CODE not in codes(answer(now)), "pieces of a quarter of a second, and nothing to compare with"
+    assert CODE not in codes(answer(now, before=seen(in_pieces(2, 0)))), "they stopped the streams before as well"
+    heavier = answer(now, before=no_documents)
+    assert CODE not in codes(heavier), "what is new is the documents"
+    assert heavier.findings[0].code == "MIX_SHIFT"
+
+
 @pytest.mark.parametrize("budget", [512, 1024, 2048])
 @pytest.mark.parametrize("rate", [3.0, 6.0, 9.0])
 @pytest.mark.parametrize("view", [as_gateway, as_client])

@@ -1,3 +1,4 @@
+import msgspec
 import numpy as np
 import pytest
 
@@ -7,9 +8,12 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.record_evidence.overload import overloaded_stretch
 from tailrace.diagnose.record_evidence.turns import turns_of
 from tailrace.model.finding import Action, Level
+from tailrace.model.thresholds import Objectives
 from tailrace.store.run_file import Arrival, RunHeader
 from tailrace.store.table import RecordTable
+from tests.diagnose.altered import restamped, stamps
 from tests.diagnose.simulated import (
+    MS,
     answer,
     as_client,
     as_gateway,
@@ -47,6 +51,30 @@ def test_from_a_client_it_is_suspected():
     assert finding is not None
     assert finding.level is Level.SUSPECTED
     assert "queue times from the engine" in finding.missing
+
+
+def queued_for_nothing(wait_ms, *, reported=True):
+    """One request in ten waits in the engine's queue, and nothing that the records know says why."""
+    out, rng = [], np.random.default_rng(5)
+    for record in as_gateway(served(rate=4.0, long_share=0.0)):
+        wait = int(rng.uniform(0.5, 1.5) * wait_ms * MS) if rng.random() < 0.1 else 0
+        late = {"queue_engine_ns": (record.queue_engine_ns or 0) + wait, "queue_ns": (record.queue_ns or 0) + wait}
+        moved = restamped(record, stamps(record) + wait, unattributed_ns=record.unattributed_ns)
+        out.append(msgspec.structs.replace(moved, **(late if reported else {"queue_engine_ns": None})))
+    return out
+
+
+def test_a_queue_that_makes_the_tail_is_suspected_where_no_rule_holds():
+    promised = Objectives(bounds={"ttft": {0.99: 300 * MS}})
+    result = answer(queued_for_nothing(800), objectives=promised)
+    first = result.findings[0]
+    assert (first.code, first.level, result.action) == (CODE, Level.SUSPECTED, Action.COLLECT)
+    assert "running and waiting requests" in first.missing[0]
+    assert first.evidence[0].value > 0.95
+    assert 800 < first.explains_ms < 1200
+    assert CODE not in codes(answer(queued_for_nothing(120), objectives=promised)), "in time"
+    unknown = answer(queued_for_nothing(800, reported=False), objectives=promised)
+    assert not any("engine's queue" in finding.statement for finding in unknown.findings), "the queue is not told"
 
 
 def test_a_busy_engine_without_a_queue_is_not_it():

@@ -4,15 +4,16 @@ import msgspec
 import numpy as np
 import pytest
 
+from tailrace.diagnose.blocks_of_time import grown
 from tailrace.diagnose.broken_rules import BrokenRules
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.engine import _tells_them_apart
 from tailrace.diagnose.symptoms import Symptom, symptoms
-from tailrace.diagnose.than_before import ThanBefore, grown
+from tailrace.diagnose.than_before import ThanBefore
 from tailrace.diagnose.verdict import answering
 from tailrace.model.finding import Evidence, Level
-from tests.diagnose.altered import calm, merged_by_timer
-from tests.diagnose.simulated import answer, as_gateway, codes, evidence, served
+from tests.diagnose.altered import calm, merged_by_timer, restamped, stamps
+from tests.diagnose.simulated import MS, answer, as_gateway, codes, evidence, served
 
 BEYOND_DOUBT = Symptom("worse", "", doubtless=True)
 
@@ -107,6 +108,14 @@ def test_what_takes_most_of_the_rise_is_its_cause_however_much_it_took_before():
     assert not _tells_them_apart(unsure, than, {"worse"}, rose)
 
 
+def test_what_those_lose_that_lose_most_may_be_the_rise_where_the_slowest_requests_lose_the_same():
+    before, now = waits(0.1, seed=3), waits(0.1, seed=3) * 1.3
+    than, finding = asked(now, before)
+    finding = msgspec.structs.replace(finding, level=Level.CONSISTENT, explains_ms=0.0)
+    assert than.took_most_of(finding, 150.0), "300 to 390 ms"
+    assert not than.took_most_of(finding, 200.0)
+
+
 def test_only_a_rise_far_beyond_its_interval_is_beyond_doubt():
     usual = calm(2)
 
@@ -117,6 +126,21 @@ def test_only_a_rise_far_beyond_its_interval_is_beyond_doubt():
     assert worse.doubtless
     assert worse.rise_ms > 100.0
     assert not any(one.doubtless for seed in range(3, 9) for one in told(calm(seed)))
+
+
+def test_a_quantile_that_moved_is_beyond_doubt_where_blocks_of_time_show_it_too():
+    def moved(rows):
+        late = [restamped(one, stamps(one) + 400 * MS) if i in rows else one for i, one in enumerate(calm(3))]
+        (found,) = (one for one in symptoms(evidence(late, before=calm(2))) if one.kind == "moved")
+        return found
+
+    n = len(calm(3))
+    over_all = moved(set(range(0, n, 8)))
+    assert over_all.doubtless
+    assert over_all.rise_ms > 200.0
+    at_once = moved(set(range(n // 3, n // 3 + n // 8)))
+    assert not at_once.doubtless, "they waited for one thing"
+    assert at_once.rise_ms == 0.0
 
 
 def test_a_few_blocks_that_lost_much_do_not_hide_that_most_lose_more():

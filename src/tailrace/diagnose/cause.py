@@ -115,6 +115,10 @@ class Cause:
         """From records of requests: the finding, or `None` when the rule does not hold or cannot be computed at all."""
         return None
 
+    def suspect(self, evidence: EvidenceSet) -> Finding | None:  # noqa: ARG002
+        """What may be suspected from records where something is wrong and no cause's rule holds; most say nothing."""
+        return None
+
     def observe(self, observed: Observed) -> Finding | None:  # noqa: ARG002
         """From foreign evidence (tables, logs, scrapes, forms): as `judge`. A cause has either rule, or both."""
         return None

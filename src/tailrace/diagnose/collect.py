@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from tailrace.diagnose.collect_by_hints import by_hints
 from tailrace.diagnose.collect_on_the_way import on_the_way
 from tailrace.diagnose.observed import Arm, Observed, Role
 from tailrace.diagnose.observed.vocabulary import QUANTITIES
@@ -35,6 +36,7 @@ def what_to_collect(observed: Observed) -> list[str]:
             "(--facts ttft_p99_ms=850 --facts n=1000, or --ask)"
         )
     out += _of_ends(observed)
+    out += by_hints(observed)
     out += on_the_way(observed)
     out += _of_scrapes(observed)
     out += _of_turns(observed)

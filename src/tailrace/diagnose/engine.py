@@ -271,6 +271,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked, broken: BrokenRules) -
         if not findings:
             differs = next((symptom.text for symptom in found if symptom.kind != "moved"), "")
             return healthy(evidence, checked.findings, _needs_of_n(evidence), differs)
+    findings = findings or _suspected(evidence, broken)
     findings = _new_first(answering(rank(findings), found), than)
     findings = disciplined(findings, partial(rule_on_records, evidence, findings, CAUSES))
     return Diagnosis(
@@ -282,6 +283,12 @@ def _of_requests(evidence: EvidenceSet, checked: Checked, broken: BrokenRules) -
         not_understood=evidence.not_understood,
         summary=_summary(evidence, findings, found, few=few),
     )
+
+
+def _suspected(evidence: EvidenceSet, broken: BrokenRules) -> list[Finding]:
+    """Where something is wrong and no rule holds."""
+    asked = [broken.ask(cause.code, partial(cause.suspect, evidence)) for cause in CAUSES]
+    return [finding for finding in asked if finding is not None]
 
 
 def _tells_them_apart(finding: Finding, than: ThanBefore, kinds: set[str], doubtless: Symptom | None) -> bool:

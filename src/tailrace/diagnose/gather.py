@@ -9,6 +9,7 @@ import numpy as np
 
 from tailrace.analyze.inferred_waits import with_inferred
 from tailrace.analyze.vantage import split_applications
+from tailrace.diagnose.arms.by_change import with_changed
 from tailrace.diagnose.bounds import bounded
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
@@ -16,7 +17,8 @@ from tailrace.diagnose.observed import Arm, Observed
 from tailrace.diagnose.readers.arm_series import series_of_arms
 from tailrace.diagnose.readers.gpu_series import series_of_gpus
 from tailrace.diagnose.readers.metric_observations import observations_of
-from tailrace.diagnose.readers.request_table import windows_of_requests
+from tailrace.diagnose.readers.request_arms import arms_of_requests
+from tailrace.diagnose.readers.request_table import LEAST_ROWS, windows_of_requests
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.source import Kind, Source
 from tailrace.diagnose.readers.stated_arm import stated_arm
@@ -80,7 +82,7 @@ def gather(
     observed = observed.finite()
     observed.series += series_of_arms(observed.arms)
     observed = bounded(observed)
-    observed.arms = _apart(observed.arms) or stated_arm(observed)
+    _arms(observed)
     if observed and hardware.gpus and not observed.of_series("sm_clock"):
         # Rules on tables and forms see the device's readings beside them.
         observed.series += series_of_gpus(hardware.gpus, ", ".join(hardware.sources))
@@ -132,6 +134,17 @@ def _windows(
         if windows is not None:
             return windows[0], [windows[1]]
     return (None if before is None else before.table), tables
+
+
+def _arms(observed: Observed) -> None:
+    """Its arms by names and roles; without any, those that a form or a table of requests names."""
+    observed.arms = _apart(observed.arms) or stated_arm(observed)
+    if not observed.arms and windows_of_requests(observed) is None:
+        arms = arms_of_requests(observed)
+        # Large tables are windows, which the rules on records compare where their order is known, and only there.
+        small = all((arm.get("n") or 0.0) < LEAST_ROWS for arm in arms)
+        observed.arms = arms if small or any(arm.role for arm in arms) else []
+    observed.arms = list(with_changed(observed))
 
 
 def _apart(arms: list[Arm]) -> list[Arm]:

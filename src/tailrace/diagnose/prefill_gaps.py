@@ -16,7 +16,7 @@ from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window, once_a_window
 from tailrace.stats.quantiles import median, or_zero
 
-__all__ = ["PrefillGaps", "prefill_gaps"]
+__all__ = ["PrefillGaps", "prefill_gaps", "stops_are_new"]
 
 Floats = NDArray[np.float64]
 
@@ -30,6 +30,11 @@ ALIKE: Final = 0.25
 AGREE: Final = 0.6
 WHOLE: Final = 0.5
 MOST: Final = 1.3
+NEW: Final = 0.5
+LIKE: Final = 0.7
+"""Prompts of before that are so long, over the median long prompt, are as long."""
+FEW_PROMPTS: Final = 10
+"""Long prompts of a window before from which it says that these alone stop nobody."""
 EXPLAINED: Final = 0.5
 """Of the streams that stop; less, and something else stops them."""
 
@@ -59,8 +64,30 @@ class PrefillGaps(NamedTuple):
     @property
     def holds(self) -> bool:
         """Whether the streams' longest gaps are the prefills of others, each computed in about one step."""
+        return WHOLE <= self.fill <= MOST and self.fits
+
+    @property
+    def fits(self) -> bool:
+        """The same where a prompt may be computed in pieces, each of which stops the streams for its own time."""
         enough = min(self.streams, self.stopped) >= FELT
-        return enough and WHOLE <= self.fill <= MOST and self.agree >= AGREE and self.explained >= EXPLAINED
+        return enough and self.fill <= MOST and self.agree >= AGREE and self.explained >= EXPLAINED
+
+
+def stops_are_new(before: Window | None, window: Window) -> bool:
+    """Whether prompts as long came in the window before as well, and at most half as many of its streams stopped."""
+    if before is None or not before.reported or not window.long.any():
+        return False
+    as_long = or_zero(before.tokens) >= LIKE * float(np.median(window.tokens[window.long]))
+    if as_long.sum() < FEW_PROMPTS:
+        return False
+    shares = []
+    for side in (before, window):
+        gap = side.done.ms("chunk_gap_max")
+        gap = gap[~np.isnan(gap)]
+        if gap.size < LEAST:
+            return False
+        shares.append(float((gap >= window.stall_ms).mean()))
+    return shares[0] <= NEW * shares[1]
 
 
 @once_a_window

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tailrace.analyze.compare import compare
 from tailrace.analyze.labels import among
 from tailrace.analyze.objective_waits import objective_ms
+from tailrace.diagnose.blocks_of_time import grown, in_order
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
 from tailrace.model.measurement import Comparison, Verdict
@@ -42,6 +43,8 @@ MOVED: Final = 1.10
 DOUBTLESS: Final = 3.3
 """Standard errors beyond which a rise of the deciding metric is no chance: one of two thousand windows has it, and a
 comparison decides by the worst of a few metrics."""
+IN_BLOCKS: Final = 0.0003
+"""Chance of blocks of time to show a rise of one quantile that its intervals show as well; eight are asked."""
 _DEVIATE: Final = 1.96
 """The normal deviate of a 95 % interval."""
 
@@ -76,7 +79,7 @@ class Symptom(NamedTuple):
     objective: Missed | None = None
     """Of the kind `objective`: which one."""
     doubtless: bool = False
-    """Of the kind `worse`: the change is so large that two windows of one system never differ so."""
+    """Of the kinds `worse` and `moved`: the change is so large that two windows of one system hardly ever differ so."""
     rise_ms: float = 0.0
     """Of a doubtless one: by how much the deciding metric rose (ms); 0 where it has no value."""
 
@@ -98,8 +101,8 @@ def symptoms(evidence: EvidenceSet) -> list[Symptom]:
     failed = len(window.every) - window.n
     if more_often_than(failed, len(window.every), FAILED_SHARE):
         out.append(Symptom("failures", f"{failed} of {len(window.every)} requests did not complete"))
-    if not out and evidence.before is not None and (text := _moved(evidence.before, window)):
-        out.append(Symptom("moved", text))
+    if not out and evidence.before is not None and (moved := _moved(evidence.before, window)) is not None:
+        out.append(moved)
     if evidence.before_table is not None:
         change = compare(evidence.before_table, evidence.table, objectives=evidence.objectives)
         # A window that got worse under a heavier load is worse all the same; why is what the causes are asked.
@@ -132,13 +135,15 @@ def _rise_ms(change: Comparison) -> float:
     return max(decided.b - decided.a, 0.0)
 
 
-def _moved(before: Window, window: Window) -> str:
-    """A p50, p95 or p99 that rose by a tenth and whose 95 % interval lies above that of before; empty for none.
+def _moved(before: Window, window: Window) -> Symptom | None:
+    """A p50, p95 or p99 that rose by a tenth and whose 95 % interval lies above that of before.
 
-    Several windows of one system differ so in one of twenty cases: by itself it is no complaint.
+    Several windows of one system differ so in one of twenty cases: by itself it is no complaint. It is beyond doubt
+    where blocks of time show it too: more of their requests are above the old p95 or p99.
     """
+    first: Symptom | None = None
     for metric, word in (("ttft", "TTFT"), ("tpot", "TPOT"), ("chunk_gap_max", "longest gap"), ("e2e", "E2E")):
-        old, new = (side.done.ms(metric) for side in (before, window))
+        old, new = (in_order(side, side.done.ms(metric)) for side in (before, window))
         old, new = old[~np.isnan(old)], new[~np.isnan(new)]
         for p in (0.5, 0.95, 0.99):
             if not supported(p, min(old.size, new.size)):
@@ -147,9 +152,13 @@ def _moved(before: Window, window: Window) -> str:
             a, b = quantile(old, p), quantile(new, p)
             if metric == "chunk_gap_max" and b < window.stall_ms:
                 continue  # nobody sees a gap that short
-            if high is not None and low is not None and low > high and b > MOVED * a:
-                return f"{word} p{p * 100:g} went from {a:.0f} to {b:.0f} ms"
-    return ""
+            if high is None or low is None or low <= high or b <= MOVED * a:
+                continue
+            text = f"{word} p{p * 100:g} went from {a:.0f} to {b:.0f} ms"
+            if p > 0.5 and grown((old > a).astype(np.float64), (new > a).astype(np.float64), IN_BLOCKS):
+                return Symptom("moved", text, doubtless=True, rise_ms=b - a)
+            first = first or Symptom("moved", text)
+    return first
 
 
 def application_symptoms(evidence: EvidenceSet, *, at_least: int) -> list[Symptom]:

@@ -9,27 +9,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.blocks_of_time import grown, in_order
 from tailrace.diagnose.broken_rules import BrokenRules
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.symptoms import symptoms
-from tailrace.diagnose.window import Window
 from tailrace.model.finding import Finding
-from tailrace.stats.student import t_quantile
+from tailrace.stats.quantiles import quantile, supported
 
-__all__ = ["ThanBefore", "grown"]
+__all__ = ["ThanBefore"]
 
 Floats = NDArray[np.float64]
 
 AS_MUCH: Final = 0.7
 MOST: Final = 0.5
-BLOCKS: Final = 20
-"""Of time: requests of one burst lose their time together, and single ones would count it several times."""
-ERRORS: Final = 0.001
-"""Chance of one rule to find more than before where nothing changed. Some eighty rules look at each window: together
-fewer than one window in ten has one, and only a window that differs anyway is asked."""
-RANKS: Final = 3.29
-"""The normal deviate of half of `ERRORS`."""
 UNTESTED: Final = frozenset(
     {"ENGINE_STALL", "COMPUTE_STALL", "SCHED_ADMISSION_DEADLOCK", "COMPUTE_JIT", "LB_SKEW", "LB_HOTSPOT"}
 )
@@ -80,11 +73,15 @@ class ThanBefore:
         return both is not None and AS_MUCH * float(both[1].mean()) > float(both[0].mean())
 
     def took_most_of(self, finding: Finding, rise_ms: float) -> bool:
-        """Whether what the cause explains of the tail rose by at least half of `rise_ms`, which a metric rose by."""
+        """Whether what the cause explains of the tail rose by at least half of `rise_ms`, which a metric rose by: of
+        the slowest requests, or of those that lost most to it (a gap is late in an answer of any length).
+        """
         found = self._judged(finding.code)
         if rise_ms <= 0.0 or found is None or finding.explains_ms is None or found.explains_ms is None:
             return False
-        return finding.explains_ms - found.explains_ms >= MOST * rise_ms
+        both = self._explained(finding.code)
+        most = 0.0 if both is None else _more_at_most(*both)
+        return max(finding.explains_ms - found.explains_ms, most) >= MOST * rise_ms
 
     def _explained(self, code: str) -> tuple[Floats, Floats] | None:
         """What each request of the window before and of this one lost to the cause, in order of time."""
@@ -93,7 +90,7 @@ class ThanBefore:
             return None
         self._judged(code)
         old = earlier.now.explained.get(code, np.zeros(earlier.now.n))
-        return _in_order(earlier.now, old), _in_order(self._evidence.now, now)
+        return in_order(earlier.now, old), in_order(self._evidence.now, now)
 
     def _judged(self, code: str) -> Finding | None:
         earlier = self.earlier
@@ -104,36 +101,11 @@ class ThanBefore:
         return self._found[code]
 
 
+def _more_at_most(before: Floats, now: Floats) -> float:
+    """By how much more those lose that lose most (ms): the largest rise of p95 or p99 of what each request lost."""
+    asked = [p for p in (0.95, 0.99) if supported(p, min(before.size, now.size))]
+    return max((quantile(now, p) - quantile(before, p) for p in asked), default=0.0)
+
+
 def _judge(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     return None if cause.cannot_run(evidence) else cause.judge(evidence)
-
-
-def grown(before: Floats, now: Floats) -> bool | None:
-    """Whether `now` is above `before` beyond chance (one-sided, `ERRORS`), both in order of time: by Welch's test of
-    block means, or by their ranks (Mann and Whitney's test), which a few blocks that lost very much do not blunt. Each
-    has half of the errors. `None` where there are too few for blocks.
-    """
-    if min(before.size, now.size) < 2 * BLOCKS:
-        return None
-    a, b = (np.array([part.mean() for part in np.array_split(side, BLOCKS)]) for side in (before, now))
-    variances = [float(side.var(ddof=1)) / BLOCKS for side in (a, b)]
-    difference = float(b.mean() - a.mean())
-    if not any(variances):
-        return difference > 0.0
-    freedom = sum(variances) ** 2 / sum(value**2 / (BLOCKS - 1) for value in variances)
-    by_mean = difference > t_quantile(1.0 - ERRORS / 2, freedom) * float(np.sqrt(sum(variances)))
-    return by_mean or _ranked(a, b) > RANKS
-
-
-def _ranked(a: Floats, b: Floats) -> float:
-    """Mann and Whitney's z: how often a block of `b` is above one of `a`, ties half, by the normal approximation."""
-    above = float((b[:, None] > a[None, :]).sum()) + 0.5 * float((b[:, None] == a[None, :]).sum())
-    n = a.size + b.size
-    _, ties = np.unique(np.concatenate([a, b]), return_counts=True)
-    spread = a.size * b.size / 12.0 * (n + 1.0 - float((ties**3 - ties).sum()) / (n * (n - 1.0)))
-    return (above - a.size * b.size / 2.0) / max(float(np.sqrt(spread)), 1e-9)
-
-
-def _in_order(window: Window, values: Floats) -> Floats:
-    ordered: Floats = values[np.argsort(window.start, kind="stable")]
-    return ordered

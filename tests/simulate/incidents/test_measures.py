@@ -21,7 +21,9 @@ def seen(factor=1.0, n=1000, seed=1, stalled=0, failed=0, **only):
         middle[name] * np.exp(0.5 * rng.standard_normal(n)) * (only.get(name, 1.0) if only else factor)
         for name in names
     ]
-    return Measures(*values, stalled=stalled, streams=n, failed=failed, n=n + failed)
+    stops, fails = np.zeros(n), np.zeros(n + failed)
+    stops[rng.permutation(n)[:stalled]] = fails[rng.permutation(n)[:failed]] = 1.0
+    return Measures(*values, stops, fails)
 
 
 def test_two_windows_of_one_system_do_not_differ():
@@ -49,6 +51,13 @@ def test_one_event_that_many_requests_share_is_no_difference_between_windows():
     assert differs(usual, once)
     assert not differs(usual, once, by_blocks=True), "sixty that waited for one thing"
     assert differs(usual, often, by_blocks=True), "sixty over the whole window"
+    for ill in ("stops", "fails"):
+        at_once, over_all = (np.zeros(1000) for _ in range(2))
+        at_once[400:440] = over_all[::25] = 1.0
+        once, often = (usual._replace(**{ill: flags}) for flags in (at_once, over_all))
+        assert differs(usual, once)
+        assert not differs(usual, once, by_blocks=True), "forty at once"
+        assert differs(usual, often, by_blocks=True)
 
 
 def test_more_failures_or_stalls_are_noticed():

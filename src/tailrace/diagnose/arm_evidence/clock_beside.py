@@ -12,7 +12,7 @@ from tailrace.diagnose.arms.asked import GAUGE_FIRST, figure
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.clock_fall import AT_CAP, SERIES_FALL
 from tailrace.diagnose.commands import CLOCK_OVER_TIME
-from tailrace.diagnose.observed import Arm, Observed, Quoted, Series
+from tailrace.diagnose.observed import Arm, Observed, Quoted, Role, Series
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["clock_beside"]
 
+IN_STEP: Final = 0.25
+"""A speed of two arms goes with the clock where both fell to the same part of what they were, to this much."""
 SLOWER: Final = 0.05
 """A speed that fell by less did not fall."""
 
@@ -51,7 +53,7 @@ def _one(cause: Cause, observed: Observed, clock: Series, *, heat: bool) -> Find
         return None
     if not heat and (hot or not (capped or at_limit)):
         return None
-    slower = _slower(observed)
+    slower = _slower(observed) or _in_step(observed, low / high)
     if slower is None:
         return None
     words, evidence = slower
@@ -72,6 +74,7 @@ def _one(cause: Cause, observed: Observed, clock: Series, *, heat: bool) -> Find
                 else []
             ),
             Evidence(f"thermal limit {'active' if hot else 'not active'}", place),
+            *_temperature(observed, clock),
             *evidence,
         ],
         explains_ms=None,
@@ -133,3 +136,37 @@ def _slower(observed: Observed) -> tuple[str, list[Evidence]] | None:
         f"(-{1 - last.value / best:.0%}) in the same time"
     )
     return words, [evidence_of(arm, value) for arm, value in rows]
+
+
+_DURATIONS: Final = ("prefill", "ttft", "tpot", "itl", "e2e")
+
+
+def _in_step(observed: Observed, left: float) -> tuple[str, list[Evidence]] | None:
+    """Two arms (fresh and heated through) of which a speed fell to, or a time grew by, what is left of the clock."""
+    if len(observed.arms) != 2:
+        return None
+    first, last = observed.arms
+    if first.role is Role.AFTER or last.role is Role.BEFORE:
+        first, last = last, first
+    for names, inverse in ((_SPEEDS, False), (_DURATIONS, True)):
+        for name in names:
+            one, two = figure(first, name, stats=GAUGE_FIRST), figure(last, name, stats=GAUGE_FIRST)
+            if one is None or two is None or one.key != two.key or min(one.value, two.value) <= 0:
+                continue
+            ratio = one.value / two.value if inverse else two.value / one.value
+            if ratio <= 1 - SLOWER and abs(ratio / left - 1.0) <= IN_STEP:
+                words = (
+                    f"{quantity(two)} goes {number(one.value)} -> {number(two.value, two.unit)} "
+                    f"({two.value / one.value - 1:+.1%}) from {first.name} to {last.name}, in step with the clock"
+                )
+                return words, [evidence_of(first, one), evidence_of(last, two)]
+    return None
+
+
+def _temperature(observed: Observed, clock: Series) -> list[Evidence]:
+    for item in observed.of_series("temperature"):
+        known = item.values[np.isfinite(item.values)]
+        if item.labels.get("gpu") == clock.labels.get("gpu") and known.size:
+            text = f"temperature {known[0]:.0f} -> {known.max():.0f} C"
+            return [Evidence(text, str(item.place), "temperature_c", float(known.max()), "C")]
+    return []

@@ -19,6 +19,7 @@ from tailrace.diagnose.arm_evidence.impossible_parts import (
     series_of_zeros,
 )
 from tailrace.diagnose.arm_evidence.impossible_rows import impossible_columns
+from tailrace.diagnose.arm_evidence.impossible_sizes import EPOCH_MS, impossible_sizes
 from tailrace.diagnose.arms.again import MEASURE
 from tailrace.diagnose.arms.as_written import called, shown
 from tailrace.diagnose.observed import Arm, Histogram, Observed, Quoted, Rows
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EPOCH_MS", "impossible_numbers", "unsound_rows"]
 
-EPOCH_MS: Final = 1e11
-"""A duration of three years: a stamp of the wall clock from which a missing one, read as 0, was subtracted."""
 FEW: Final = 0.05
 """So few bad rows are left out; more say that nothing of the source can be trusted."""
 _TOLERANCE: Final = 1.002
@@ -47,7 +46,7 @@ def impossible_numbers(cause: Cause, observed: Observed) -> Finding | None:
     """METRIC_BUG of tables, summaries and histograms; of rows where more than a few are impossible, or some are."""
     wrong = [one for arm in observed.arms for one in _of_arm(arm)]
     wrong += [*one_number_twice(observed.arms), *series_of_zeros(observed), *parts_of_rows(observed)]
-    wrong += impossible_columns(observed)
+    wrong += [*impossible_columns(observed), *impossible_sizes(observed)]
     wrong += [one for histogram in observed.histograms for one in _of_histogram(histogram)]
     share, rows = _of_rows(observed)
     wrong += rows
@@ -57,7 +56,7 @@ def impossible_numbers(cause: Cause, observed: Observed) -> Finding | None:
     only_rows = bool(rows) and len(wrong) == len(rows)
     certain = any(one.certain for one in wrong)
     # What failed requests do to a summary is known; the numbers of the successful ones beside it still tell.
-    mild = (only_rows and share <= FEW) or all("inside the percentiles" in one.text for one in wrong)
+    mild = (only_rows and share <= FEW) or all(one.doubtful or "inside the percentiles" in one.text for one in wrong)
     level = Level.SUSPECTED if mild else Level.PROVEN if certain else Level.CONSISTENT
     first = next((one for one in wrong if one.certain), wrong[0])
     more = ", and others like it" if len(wrong) > 1 else ""

@@ -55,6 +55,8 @@ class Wrong(NamedTuple):
     evidence: Evidence
     certain: bool
     """By arithmetic; else it looks like a fault and may be chance."""
+    doubtful: bool = False
+    """Another reading of the same numbers is as good: no more than a suspicion."""
 
 
 def no_time_at_all(arm: Arm) -> Iterator[Wrong]:

@@ -12,6 +12,7 @@ from tailrace.diagnose.arms.asked import USUAL_FIRST, as_share, figure, number_s
 from tailrace.diagnose.arms.pairs import Point, sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.diagnose.observed.vocabulary import QUANTITIES
 from tailrace.model.finding import Evidence, Finding
 from tailrace.stats.correlation import correlation
 
@@ -26,8 +27,16 @@ IN_STEP: Final = 0.6
 FIT: Final = 0.95
 IDLE: Final = 0.5
 GAINED_MS: Final = 20.0
-_CPU: Final = r"\bcpu\b.*(?:util|busy|usage|load)|host (?:util|busy)"
+_CPU: Final = (
+    r"\bcpu\b.*(?:util|busy|usage|load)|host (?:util|busy)|\b(?:host|system|node|server|process) cpu\b|^cpu(?: ?\(?%|$)"
+)
+_GPU: Final = r"\bgpu\b.*(?:util|busy|usage|load)|^gpu(?: ?\(?%|$)|gpu util"
 _STAGES: Final = ("preprocess", "postprocess", "encode")
+_NO_STAGE: Final = re.compile(
+    r"queue|wait|gap|stall|time ?out|audio|window|interval|elapsed|wall|\blag\b|\bage\b|first|ttf|total|e2e|end to end|"
+    r"latency|per token|token time|round ?trip|rtt|duration|response|decode|prefill|generat|inference|infer\b|compute"
+)
+"""Durations that grow with the load of any full device or queue: no stage that a lock serves in turn."""
 _WORDS: Final = re.compile(r"token[iy]|template|lock|mutex|retriev|moderat|guardrail|resize|decode (?:image|audio)")
 
 
@@ -44,12 +53,13 @@ def lock_on_arms(cause: Cause, observed: Observed) -> Finding | None:
 def _stage(arm: Arm, name: str) -> Quoted | None:
     if name:
         return figure(arm, name, stats=USUAL_FIRST)
+    spans = [value for value in arm.values.values() if value.unit == "ms" and not value.relative]
+    named = next((value for value in spans if _WORDS.search(value.label.lower())), None)
+    if named is not None:
+        return named
+    # Any other step that somebody timed apart (`kv load`, `template render`), under the name that they gave it.
     return next(
-        (
-            value
-            for value in arm.values.values()
-            if value.unit == "ms" and not value.relative and _WORDS.search(value.label.lower())
-        ),
+        (value for value in spans if value.quantity not in QUANTITIES and not _NO_STAGE.search(value.label.lower())),
         None,
     )
 
@@ -73,9 +83,15 @@ def _linear(cause: Cause, observed: Observed, points: list[Point], name: str) ->
         share = as_share(stated.number, stated.unit)
     if share is not None and share >= IDLE:
         return None
+    gpu = figure(points[-1].arm, "gpu_util", stats=USUAL_FIRST) or worded(points[-1].arm, _GPU)
+    device = None if gpu is None else as_share(gpu.value, gpu.unit)
+    idles = share is not None and device is not None and device < IDLE
+    if not name and not _WORDS.search(known[0].label.lower()) and not idles:
+        return None  # a step of no known kind may be the device's own work: it must be known to idle
     last, first = known[-1], known[0]
     missing = [] if share is not None else ["use of the host's processors meanwhile: a lock leaves them idle"]
     idle = f" while the host's processors are busy {share:.0%} only" if share is not None else ""
+    idle += f" and the GPU {device:.0%}" if share is not None and device is not None and device < IDLE else ""
     n = figure(points[-1].arm, "n")
     return cause.finding(
         statement=f"One thing at a time: {quantity(last)} grows in step with the concurrency, from "
@@ -86,9 +102,11 @@ def _linear(cause: Cause, observed: Observed, points: list[Point], name: str) ->
             Evidence(f"a straight line in the concurrency (correlation {fit:.3f})", "computed", "fit", round(fit, 4)),
             *([evidence_of(points[-1].arm, busy)] if busy is not None else []),
             *([evidence_of_setting(stated)] if stated is not None else []),
+            *([evidence_of(points[-1].arm, gpu)] if gpu is not None else []),
         ],
         explains_ms=float(y[-1] - y[0]),
-        relation=f"x {y[-1] / y[0]:.3g} at x {x[-1] / x[0]:.3g} the concurrency",
+        relation=f"x {y[-1] / y[0]:.3g} at x {x[-1] / x[0]:.3g} the concurrency: "
+        f"{number(float(np.median(y / x)), 'ms')} for each that is there",
         n=int(n.value) if n is not None else len(points),
         advice="Find the serial section (py-spy dump while requests wait in this stage: the frame that all threads "
         "stand in) and remove it: a lock per session, a pool of processes, no global cache lock; a larger machine "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import ANY, figure, number_stated, worded
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number
-from tailrace.diagnose.arms.whole_tables import with_whole_tables
+from tailrace.diagnose.arms.whole_tables import tables_by_load, with_whole_tables
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Action, Finding, Level
 
@@ -39,7 +39,7 @@ def overhead_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """The own overhead is a tenth of the slow requests' time, or of what they take more than the others."""
     told = [
         (own, whole, arm)
-        for arm in with_whole_tables(observed)
+        for arm in (*with_whole_tables(observed), *tables_by_load(observed))
         if (own := own_overhead(arm)) and (whole := _whole(arm, own))
     ]
     if not told:

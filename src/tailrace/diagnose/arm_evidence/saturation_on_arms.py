@@ -340,7 +340,10 @@ def _plateau(cause: Cause, observed: Observed, ruling: Ruling) -> Finding | None
             continue
         flat = made[-1] < made[-2] * (1 + FLAT * (last.x / before.x - 1)) and last.x >= OVERLOAD * before.x
         rose = made[-2] > OVERLOAD * made[0]
-        if not flat or not rose or late.value < max(2 * earlier.value, LATE_MS):
+        little = _little(observed, last.arm, late) if late.quantity == "e2e" else None
+        # Where Little's law closes, the time is the line's own, however short the requests are.
+        least = 0.9 * last.x / before.x * earlier.value if little is not None else max(2 * earlier.value, LATE_MS)
+        if not flat or not rose or late.value < least:
             continue
         rivals, checked = _disproof(observed, last.arm)
         pace = [figure(point.arm, "tpot", "itl", stats=CENTRAL) for point in (before, last)]
@@ -357,10 +360,11 @@ def _plateau(cause: Cause, observed: Observed, ruling: Ruling) -> Finding | None
                 evidence_of(before.arm, earlier),
                 evidence_of(last.arm, late),
                 *(evidence_of(point.arm, item) for point, item in zip((before, last), pace, strict=True) if item),
+                *([little[1]] if little is not None else []),
             ],
             explains_ms=late.value - soon.value,
             relation=f"load x {last.x / before.x:.3g}, throughput x {made[-1] / made[-2]:.3g}, {quantity(late)} x "
-            f"{late.value / max(earlier.value, 1e-9):.3g}",
+            f"{late.value / max(earlier.value, 1e-9):.3g}" + (f"; {little[0]}" if little is not None else ""),
             n=len(points),
             advice=_advice(ruling),
             price="Refused requests must be retried by their clients; a replica costs its GPU and minutes to load.",
@@ -442,7 +446,8 @@ def _little(observed: Observed, arm: Arm, whole: Quoted) -> tuple[str, Evidence]
     spent = held / rate.value * 1e3
     if abs(whole.value / spent - 1.0) > FITS:
         return None
-    words = f"{held:g} at once / {rate.value:g}/s = {number(spent, 'ms')}"
+    words = f"{held:g} at once / {rate.value:g}/s = "
+    words += f"{spent / 1e3:.4g} s" if spent >= 1e3 else number(spent, "ms")
     return words, Evidence(words, str(rate.place) or "form", "residence_ms", round(spent, 3), "ms")
 
 

@@ -26,7 +26,7 @@ __all__ = ["BUDGET", "steals_on_arms"]
 BUDGET: Final = (
     r"max[ _-]?num[ _-]?batched[ _-]?tokens|chunked[ _-]?prefill[ _-]?size|prefill[ _-]?chunk|token[ _-]?budget|"
     r"\bn[ _-]?batch\b|"
-    r"\bchunk[ _-]?size\b|^budget$|max[ _-]?prefill[ _-]?tokens"
+    r"\bchunk[ _-]?size\b|^budget$|max[ _-]?prefill[ _-]?tokens|^-{0,2}b\b(?! *size)|\bstep[ _-]?budget\b"
 )
 FITS: Final = 0.35
 """Relative error of gap = chunk / prefill rate."""
@@ -35,6 +35,9 @@ FEW_HUGE: Final = 5.0
 """Mean ITL / median ITL from which a few huge gaps make the mean."""
 FOLLOWS: Final = 0.5
 """Exponent of gap ~ budget^e from which the gap follows the budget."""
+LEAST_RATES: Final = 3
+ONE_RATE: Final = 1.15
+"""Largest over smallest budget / gap of a sweep in which every gap is one chunk."""
 SLOWED: Final = 2.0
 ADVICE: Final = (
     "Lower the step's token budget (vLLM: --max-num-batched-tokens 2048 or less with --enable-chunked-prefill; SGLang: "
@@ -153,6 +156,16 @@ def _kv(observed: Observed) -> tuple[list[str], list[str], list[str]]:
     return [], [], ["KV usage or the preemption counter of that window"]
 
 
+def _one_rate(points: list[tuple[float, float]]) -> str:
+    """Budget over gap of each point in words, where they are one prefill rate (tok/s); empty where they are not."""
+    rates = [1e3 * budget / gap for budget, gap in points if gap > 0]
+    if len(rates) < LEAST_RATES or max(rates) > ONE_RATE * min(rates):
+        return ""
+    return "; ".join(
+        f"{budget:g} / {gap / 1e3:.3g} s = {rate:.0f} tok/s" for (budget, gap), rate in zip(points, rates, strict=True)
+    )
+
+
 def _budgets(cause: Cause, observed: Observed) -> Finding | None:
     """The gap follows the budget over a sweep."""
     points = sweep(observed, BUDGET, lambda arm: _gap(arm) is not None)
@@ -178,6 +191,11 @@ def _budgets(cause: Cause, observed: Observed) -> Finding | None:
             f"{quantity(ttft[0])} {number(ttft[1].value, 'ms')} -> {number(ttft[0].value, 'ms')} with the small "
             f"budget. {PRICE}"
         )
+    one_rate = _one_rate([(point.x, value.value) for point in points if (value := _gap(point.arm)) is not None])
+    if one_rate:
+        evidence.append(Evidence(f"budget / gap: {one_rate}", "computed", "prefill_tok_s"))
+        checked.append("budget / gap is one prefill rate throughout, which a full cache or a busy host would not make")
+        missing = []
     return cause.finding(
         statement=f"The longest gaps follow the step's token budget: {quantity(low)} {number(low.value, 'ms')} at "
         f"{first.x:g} "

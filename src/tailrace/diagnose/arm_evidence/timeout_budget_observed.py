@@ -54,7 +54,7 @@ def timeout_budget_observed(cause: Cause, observed: Observed) -> Finding | None:
         return None
     served = (seconds * 1000.0 - ttft[0]) / pace.ms
     return cause.finding(
-        statement=f"An answer of {number(tokens[0])} tokens takes {number(needed)} s at the speed of one stream "
+        statement=f"An answer of {number(tokens[0])} tokens takes {_about(needed)} s at the speed of one stream "
         f"({pace.words}), and the client gives up after {number(seconds)} s.",
         evidence=[
             evidence_of_setting(timer),
@@ -63,7 +63,7 @@ def timeout_budget_observed(cause: Cause, observed: Observed) -> Finding | None:
             *ttft[1],
             Evidence(f"{pace.words}: {number(pace.ms, 'ms')} a token", "computed", "tpot", round(pace.ms, 3), "ms"),
             Evidence(
-                f"needed: {number(needed)} s; given: {number(seconds)} s",
+                f"needed: {_about(needed)} s; given: {number(seconds)} s, in which {served:.0f} tokens come",
                 "computed",
                 "needed_s",
                 round(needed, 2),
@@ -71,7 +71,7 @@ def timeout_budget_observed(cause: Cause, observed: Observed) -> Finding | None:
             ),
         ],
         explains_ms=None,
-        relation=f"{number(tokens[0])} tokens x {number(pace.ms, 'ms')} = {number(needed)} s > {number(seconds)} s",
+        relation=f"{number(tokens[0])} tokens x {number(pace.ms, 'ms')} = {_about(needed)} s > {number(seconds)} s",
         n=len(ages),
         advice=f"Set the timeout from the token budget (at least {number(1.2 * needed)} s for {number(tokens[0])} "
         "tokens), "
@@ -84,6 +84,11 @@ def timeout_budget_observed(cause: Cause, observed: Observed) -> Finding | None:
             f"{fits:.0%} of {len(ages)} aborts lie at the timeout" if fits is not None else "ages of the aborts unknown"
         ],
     )
+
+
+def _about(value: float) -> str:
+    """A computed number as far as its inputs carry it: three digits."""
+    return f"{value:.3g}" if value < 1e3 else f"{value:.0f}"
 
 
 _PER_STREAM: Final = re.compile(r"stream|user|request", re.IGNORECASE)
@@ -223,7 +228,7 @@ def _pace(observed: Observed) -> _Pace | None:
         return None
     return _Pace(
         1000.0 / each,
-        f"{number(rate[0])} tok/s / {number(running[0])} running = {number(each)} tok/s a stream",
+        f"{number(rate[0])} tok/s / {number(running[0])} running = {_about(each)} tok/s a stream",
         [rate[1], running[1]],
     )
 

@@ -23,6 +23,8 @@ ONE_STREAM: Final = 300.0
 LOST: Final = 0.5
 """After the event each running request makes less than this share of before, although the cache has room again."""
 
+NEARLY_FULL: Final = 0.95
+
 
 class _State(NamedTuple):
     """What stayed bad after the first event, though the cache had room again."""
@@ -305,7 +307,21 @@ def _statement(
         )
         return f"{head}{lines}{also}; what is thrown out is computed or loaded again."
     share = max(float(np.nanmax(one.get("kv_usage"))) for one in full) if full else 0.0
-    return f"{head}it is {share:.1%} full while requests wait." if share else f"{head}requests are preempted."
+    line = _line_of(full[0]) if full else ""
+    return f"{head}it is {share:.1%} full while requests wait{line}." if share else f"{head}requests are preempted."
+
+
+def _line_of(load: Load) -> str:
+    """How many run and wait while it is full."""
+    kv, running, waiting = load.get("kv_usage"), load.get("running"), load.get("waiting")
+    with np.errstate(invalid="ignore"):
+        rows = (kv >= NEARLY_FULL) & np.isfinite(running) & (waiting > 0)
+    if not rows.any():
+        return ""
+    runs, waits = ([float(f(column[rows])) for f in (np.min, np.max)] for column in (running, waiting))
+    run = f"{runs[0]:g}" if runs[0] == runs[1] else f"{runs[0]:g} to {runs[1]:g}"
+    wait = f"{waits[0]:g}" if waits[0] == waits[1] else f"{waits[0]:g} to {waits[1]:g}"
+    return f" ({run} run, {wait} wait)"
 
 
 def _advice(observed: Observed, kinds: list[str], sequences: float | None, state: _State | None) -> str:

@@ -309,7 +309,11 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("preemptions", "count", ("num preemptions", "preempted")),
         Quantity("replicas", "count", ("gpus", "nodes", "instances", "workers", "replica count", "pods")),
         Quantity("max_num_seqs", "count", ("max seqs", "max running requests", "max batch size", "batch limit")),
-        Quantity("max_num_batched_tokens", "tokens", ("chunked prefill size", "token budget", "prefill chunk")),
+        Quantity(
+            "max_num_batched_tokens",
+            "tokens",
+            ("chunked prefill size", "token budget", "prefill chunk", "n batch", "step budget"),
+        ),
         Quantity("max_model_len", "tokens", ("context length",)),
         Quantity("kv_capacity_tokens", "tokens", ("kv capacity", "gpu kv cache size")),
         Quantity("tensor_parallel", "count", ("tp", "tp size", "tensor parallel size")),

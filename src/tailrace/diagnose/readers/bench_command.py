@@ -13,6 +13,9 @@ from tailrace.diagnose.readers.grids import Line
 
 __all__ = ["commands_in", "flags_in", "is_bench_command"]
 
+_SCRIPT: Final = "script"
+"""A load test of one's own: its options are read, how it paces itself is not known."""
+_LOADER: Final = "load tool"
 _TOOLS: Final = (
     ("vllm bench", re.compile(r"\bvllm\s+bench\s+\w+|\bbenchmark_serving\w*(?:\.py)?\b")),
     ("sglang bench", re.compile(r"\bsglang\.bench_(?:serving|one_batch\w*|offline\w*)|\bbench_serving\.py\b")),
@@ -23,16 +26,35 @@ _TOOLS: Final = (
     ("llmperf", re.compile(r"\btoken_benchmark_ray\.py\b")),
     ("genai-bench", re.compile(r"\bgenai-bench\s+benchmark\b")),
     ("tailrace bench", re.compile(r"\btailrace\s+bench\b")),
+    ("evalscope perf", re.compile(r"\bevalscope\s+perf\b(?=.*\s-)")),
+    (
+        _LOADER,
+        re.compile(
+            r"^\W{0,4}(?:\S{1,200}/)?(?:hey|oha|wrk2?|ab|locust|k6\s+run|vegeta|autocannon)\s+(?:\S+\s+){0,20}?--?\w"
+        ),
+    ),
+    (
+        _SCRIPT,
+        re.compile(
+            r"^\W{0,4}(?:\w+=\S*\s+){0,9}(?:\S{1,200}/)?python[\d.]*\s+(?:-m\s+)?"
+            r"\S{0,200}(?:bench|load|perf|stress|stream|client|probe)\S{0,200}\s+(?:\S+\s+){0,20}?--?\w"
+        ),
+    ),
 )
-_ANY: Final = re.compile(r"bench|guidellm|genai-perf|aiperf|perf_analyzer", re.IGNORECASE)
+_ANY: Final = re.compile(
+    r"bench|guidellm|genai-perf|aiperf|perf_analyzer|evalscope|python|\b(?:hey|oha|wrk2?|ab|locust|k6|vegeta|autocannon)\s",
+    re.IGNORECASE,
+)
 """A word of each of them: asked of every line before the others are."""
 _ONE_VALUE: Final = {
     # their flag -> the name that rules ask for
     "request_rate": "request_rate", "rate": "request_rate", "qps": "request_rate",
     "max_concurrency": "max_concurrency", "concurrency": "max_concurrency",
-    "num_concurrent_requests": "max_concurrency",
+    "num_concurrent_requests": "max_concurrency", "parallel": "max_concurrency", "users": "max_concurrency",
+    "vus": "max_concurrency", "connections": "max_concurrency", "clients": "max_concurrency",
     "num_prompts": "num_prompts", "num_requests": "num_prompts", "max_requests": "num_prompts",
     "request_count": "num_prompts", "max_num_completed_requests": "num_prompts", "requests": "num_prompts",
+    "number": "num_prompts",
     "random_input_len": "prompt_tokens", "random_input": "prompt_tokens", "input_len": "prompt_tokens",
     "synthetic_input_tokens_mean": "prompt_tokens", "mean_input_tokens": "prompt_tokens", "isl": "prompt_tokens",
     "sonnet_input_len": "prompt_tokens", "prompt_tokens_mean": "prompt_tokens", "prompt_tokens": "prompt_tokens",
@@ -163,7 +185,8 @@ def _settings(text: str, place: Place, scope: str) -> list[Setting]:
         if name in {"data", "dataset_args", "processor_args"} and isinstance(value, str):
             for key, number in _PAIR.findall(value):
                 made.setdefault(_ONE_VALUE.get(key) or key, float(number))
-    made.setdefault("loop", _loop(made))
+    if tool not in (_SCRIPT, _LOADER):
+        made.setdefault("loop", _loop(made))
     return [Setting(name=name, value=value, scope=scope, place=place) for name, value in made.items()]
 
 
@@ -196,7 +219,11 @@ def _options(text: str) -> Iterator[tuple[str, float | str | bool]]:
                 yield name, True
                 continue
             value, at = following, at + 1
-        yield name, _value(value)
+        # In a sentence a comma or a full stop follows the value: `--max-concurrency 64, --request-rate inf.`
+        known = _value(value.rstrip(",;.") or value)
+        if name in _ONE_VALUE and isinstance(known, str) and known != "inf" and not re.search(r"\d", known):
+            continue  # `only --random-output-len changed`: a word of the sentence, and no value
+        yield name, known
 
 
 def _is_number(text: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tailrace.diagnose.configured.engine_options import ADVICE
 from tailrace.diagnose.observed import Event, Observed, Place, Setting, Understood
+from tailrace.diagnose.readers.bench_command import commands_in
 from tailrace.diagnose.readers.format import Format
 from tailrace.engines.advice.case import Case
 from tailrace.engines.advice.judge import judge
@@ -21,7 +22,7 @@ from tailrace.engines.flags.text_format import parse_text_format
 from tailrace.engines.flags.triton_model import triton_model
 from tailrace.model.errors import InputError
 
-__all__ = ["ENGINE_COMMAND", "TRITON_MODEL", "advice_on", "settings_of_words"]
+__all__ = ["ENGINE_COMMAND", "TRITON_MODEL", "advice_on", "settings_of_words", "split_line"]
 
 _COMMAND: Final = "engine command line"
 _MODEL: Final = "Triton model configuration"
@@ -33,7 +34,9 @@ _PROGRAMS: Final = re.compile(
     r"text-generation-launcher|trtllm-serve|vllm/vllm-openai|lmsysorg/sglang|text-generation-inference:"
 )
 _LOG: Final = re.compile(
-    r"\b(?:INFO|WARNING|DEBUG|ERROR)\b.{0,40}\[\w+\.py:\d+\]|^\[?\d{4}-\d\d-\d\d[ T]\d\d:", re.MULTILINE
+    r"\b(?:INFO|WARNING|DEBUG|ERROR)\b.{0,40}\[\w+\.py:\d+\]|^\[?\d{4}-\d\d-\d\d[ T]\d\d:|"
+    r"^(?:slot +\w+: id |srv +\w+: |prompt eval time =)",
+    re.MULTILINE,
 )
 _CAPACITY: Final = re.compile(r"KV cache size:\s*([\d,]{1,20})\s*tokens")
 _TRITON: Final = re.compile(
@@ -76,6 +79,15 @@ def _told(words: tuple[str, ...], image: str) -> tuple[str, list[tuple[str, Any,
         return "", []
     facts = command_facts(command, option_table(command.engine))
     return command.engine, [(key, fact.value, fact.source.rpartition(": ")[2]) for key, fact in facts.items()]
+
+
+def split_line(line: bytes) -> list[str]:
+    """The words of one line that starts an engine, without a prompt's sign; none where its quotes do not close."""
+    text = line.decode("utf-8", "replace").strip().lstrip("$%#> ")
+    try:
+        return split_words(text, place="the command")[:_MOST_WORDS]
+    except InputError:
+        return []
 
 
 def advice_on(command: CommandLine, *, source: str, line: int, lines: Mapping[str, int]) -> list[Event]:
@@ -121,6 +133,11 @@ def _matches_command(head: str, name: str) -> bool:
 def _read_command(path: Path, name: str) -> Observed:
     with path.open("rb") as file:
         text = file.read(_LARGEST).decode("utf-8-sig", "replace")
+    # The load test's own command often stands below the engine's: its options are none of the engine.
+    tested, left = commands_in(list(enumerate(text.splitlines(), start=1)), name)
+    if tested:
+        kept = dict(left)
+        text = "\n".join(kept.get(at, "") for at in range(1, text.count("\n") + 2))
     words = split_words(text, place=str(path))
     beyond, words = words[_MOST_WORDS:], words[:_MOST_WORDS]
     number: dict[str, int] = {}
@@ -137,7 +154,7 @@ def _read_command(path: Path, name: str) -> Observed:
         value = float(printed[1].replace(",", ""))
         settings.append(Setting(name="kv_capacity_tokens", value=value, unit="tokens", place=Place(name, at)))
     return Observed(
-        settings=settings,
+        settings=[*settings, *tested],
         events=advice_on(read_words(words), source=name, line=first, lines=number),
         understood=[
             Understood(source=name, format=_COMMAND, understood=len(settings), total=len(settings), what="options"),

@@ -18,6 +18,7 @@ from tailrace.diagnose.readers.logs.log import LOG
 from tailrace.diagnose.readers.nginx_conf import NGINX_CONF
 from tailrace.diagnose.readers.nvidia_smi_q import NVIDIA_SMI_DMON, NVIDIA_SMI_Q
 from tailrace.diagnose.readers.nvidia_smi_table import NVIDIA_SMI_TABLE
+from tailrace.diagnose.readers.option_files import OPTION_FILE
 from tailrace.diagnose.readers.otlp_traces import OTLP_TRACES
 from tailrace.diagnose.readers.pyspy import PYSPY
 from tailrace.diagnose.readers.pyspy_top import PYSPY_TOP
@@ -56,6 +57,7 @@ FORMATS: Final[tuple[Format, ...]] = (
     TRITON_MODEL,
     ENGINE_COMMAND,
     DEPLOY_YAML,
+    OPTION_FILE,
     # -- logs before text: the container's name and a bar before each line make no table of them
     LOG,
     HTTP_LOAD,

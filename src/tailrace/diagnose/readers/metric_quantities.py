@@ -82,9 +82,9 @@ _WORDS: Final[tuple[tuple[str, str], ...]] = (
     (r"prefill_(time|latency|duration)", "prefill"),
     (r"decode_(time|latency|duration)", "decode"),
     (r"(event_)?loop_(lag|delay)", "loop_lag"),
-    (r"e2e_(request_)?latency|request_(latency|duration|time)|response_(time|latency)|end_to_end", "e2e"),
+    (r"e2e_(request_)?latency|request_(total_)?(latency|duration|time)|response_(time|latency)|end_to_end", "e2e"),
     (
-        r"(model|llm|engine|backend|upstream|chat|completions?|generat\w+)_(calls?|requests?)?_?(latency|duration)",
+        r"(model|llm|engine|backend|upstream|chat|completions?|generat\w+)_(api_)?(calls?|requests?)?_?(total_)?(latency|duration)",
         "e2e",
     ),
     (r"(^|_)calls?_(latency|duration)", "e2e"),
@@ -109,6 +109,9 @@ _UNIT_ENDS: Final[tuple[tuple[str, float], ...]] = (
     ("_seconds", 1e3), ("_secs", 1e3), ("_s", 1e3), ("_milliseconds", 1.0), ("_ms", 1.0),
     ("_microseconds", 1e-3), ("_us", 1e-3), ("_nanoseconds", 1e-6), ("_ns", 1e-6),
 )  # fmt: skip
+
+_IN_SECONDS: Final = ("litellm_",)
+"""Makers whose durations are in seconds though no name says so."""
 
 
 def counters_in(scrape: Scrape) -> list[Measured]:
@@ -151,7 +154,12 @@ def histograms_in(scrape: Scrape) -> list[Measured]:
     known, nouns = {item.raw for item in out}, {item.name for item in out}
     for sample in scrape.samples:
         raw = sample.removesuffix("_bucket")
-        if raw == sample or raw in known:
+        if raw == sample:
+            raw = sample.removesuffix("_sum")
+            # Without buckets it tells a mean, which is worth something where its name says of what.
+            if raw == sample or not is_mean_only(scrape, raw) or by_words(raw)[0] == raw:
+                continue
+        if raw in known:
             continue
         name, scale, unit = by_words(raw)
         if name in nouns:
@@ -207,9 +215,11 @@ def _counted(raw: str) -> str:
 @lru_cache(maxsize=4096)
 def by_words(raw: str) -> tuple[str, float, str]:
     """(quantity, factor into its unit, unit) by the words of a metric's name; its own name where they say nothing."""
-    bare = raw.removesuffix("_total")
+    bare = raw.removesuffix("_total").removesuffix("_metric")
     scale = next((factor for end, factor in _UNIT_ENDS if bare.endswith(end)), None)
     name = next((quantity for words, quantity in _WORDS if re.search(words, bare.lower())), "")
+    if scale is None and name and raw.startswith(_IN_SECONDS):
+        scale = 1e3
     if scale is None:
         return raw, 1.0, ""
     return name or raw, scale, "ms"

@@ -1,8 +1,8 @@
 """Stack dumps of `py-spy dump`: what each thread did at one moment, classed by the code that it stood in.
 
 Each thread is an event `stack`: its process, name, state, its first frames, and in `class` what they are of:
-`jit`, `gc`, `tokenizer`, `image`, `audio`, `grammar`, `detokenizer`, `collective`, `lock`, `waiting`, or empty. A dump
-proves something only if it was taken while it was slow: nothing in it says when that was.
+`jit`, `gc`, `tokenizer`, `image`, `audio`, `grammar`, `detokenizer`, `output`, `json`, `collective`, `lock`, `waiting`,
+or empty. A dump proves something only if it was taken while it was slow: nothing in it says when that was.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ _CLASSES: Final[dict[str, re.Pattern[str]]] = {
     "audio": re.compile(
         r"librosa|soundfile|torchaudio|resampy|soxr|audioread|feature_extraction|whisper/audio|audio_utils|pydub"
     ),
+    "output": re.compile(r"^(_?process_outputs?|_?handle_batch_output|output_handler)\b|output_processor\.py"),
+    "json": re.compile(r"^(dumps|iterencode|model_dump|model_dump_json|jsonable_encoder)\b|\(json/encoder|orjson"),
     "collective": re.compile(
         r"all_?reduce|all_?gather|reduce_scatter|nccl|distributed_c10d|barrier|custom_all_reduce|broadcast_tensor"
     ),

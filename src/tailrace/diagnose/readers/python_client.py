@@ -50,6 +50,14 @@ _OPENAI_RETRIES: Final = 2.0
 _REQUESTS_POOL: Final = 10.0
 
 
+_ASKS: Final = re.compile(r"completions|responses|messages|\bchat\b")
+_ASKED: Final = {
+    "max_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+}  # fmt: skip
+"""How long an answer may be, in the words of the interfaces."""
+
+
 def _matches(head: str, name: str) -> bool:
     if head.lstrip()[:1] in {"{", "[", "|", "<"}:
         return False
@@ -138,6 +146,8 @@ class _Calls:
     def settings(self) -> Iterator[Setting]:
         nested: set[int] = set()
         for node in ast.walk(self._tree):
+            if isinstance(node, ast.Dict):
+                yield from self._payload(node)
             if not isinstance(node, ast.Call):
                 continue
             called = _dotted(node.func)
@@ -174,8 +184,23 @@ class _Calls:
             value = self._number(node.args[0] if node.args else _argument(node, "value"))
             if value is not None:
                 yield self._setting("client.concurrency", value, "", called, node)
+        elif kind in {"create", "acreate", "generate", "stream"} and _ASKS.search(called):
+            for name in _ASKED:
+                yield from self._asked(name, _argument(node, name), called)
+            yield from self._time(_argument(node, "timeout"), "timeout", called, node)
         elif kind in {"VADParams", "AgentSession", "LiveOptions", "SileroVAD", "load"}:
             yield from self._speech(node, called)
+
+    def _payload(self, node: ast.Dict) -> Iterator[Setting]:
+        """The body of a request that is written as a dict: `json={"max_tokens": 2048, ...}`."""
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value in _ASKED:
+                yield from self._asked(str(key.value), value, "the request's body")
+
+    def _asked(self, name: str, given: ast.expr | None, scope: str) -> Iterator[Setting]:
+        value = self._number(given)
+        if value is not None and value > 0 and given is not None:
+            yield self._setting(_ASKED[name], value, "", scope, given)
 
     def _connector(self, connector: ast.expr | None, node: ast.Call) -> Iterator[Setting]:
         if connector is None:

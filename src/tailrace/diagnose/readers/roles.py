@@ -17,7 +17,7 @@ _PAIRS: Final[tuple[tuple[str, str], ...]] = (
     ("before", "after"),
     ("old", "new"),
     (
-        "baseline|base|reference|control|stock|vanilla|original|default",
+        "baseline|base|reference|control|stock|vanilla|plain(?= [a-z])|unmodified|original|default",
         "candidate|treatment|variant|experiment|patched",
     ),
     ("off|disabled|false|unset", "on|enabled|true|set"),

@@ -19,6 +19,11 @@ __all__ = ["plain_shape"]
 
 _PARTS: Final = re.compile(r"\s*/\s*")
 _MOST_PARTS: Final = 6
+_RATE: Final = re.compile(
+    r"(?<=[a-z])/(?=(?:s|sec|second|min|minute|h|hour|gpu|user|req|request|stream|token|tok)\b)", re.IGNORECASE
+)
+_PER: Final = "\u2215"
+"""Stands for the slash of a unit (`tok/s`) while headings are parted at theirs."""
 _BRACKETS: Final = re.compile(r"[(\[]([^)\]]*)[)\]]")
 
 
@@ -97,7 +102,7 @@ def _parts_of(grid: Grid, place: int) -> list[str]:
     """The headings of the parts; the heading alone where it stays as it is."""
     whole = grid.header[place]
     cells = [row[place] for row in grid.rows if row[place].strip(" -")]
-    bare = plain(whole)
+    bare = _RATE.sub(_PER, plain(whole))
     inside = [found for found in _BRACKETS.findall(bare) if "/" in found and not unit_of(found.strip())]
     text = inside[0] if inside else _BRACKETS.sub(" ", bare)
     parts = [part for part in _PARTS.split(text.strip()) if part]
@@ -122,7 +127,7 @@ def _parts_of(grid: Grid, place: int) -> list[str]:
             out.append(f"{part} {unit}".strip())
         else:
             out.append(" ".join(filter(None, (base, said, tail, unit))))
-    return out
+    return [name.replace(_PER, "/") for name in out]
 
 
 def _cut(cell: str, parts: int) -> list[str]:

@@ -16,7 +16,7 @@ from tailrace.stats.correlation import correlation
 
 __all__ = ["blocked_in_series"]
 
-OF_THE_LOOP: Final = frozenset({"tokenizer", "image", "audio", "grammar", "detokenizer"})
+OF_THE_LOOP: Final = frozenset({"tokenizer", "image", "audio", "grammar", "detokenizer", "output", "json"})
 ALONG: Final = 0.6
 """Correlation of the lag with what is being prepared from which on it is named."""
 
@@ -59,7 +59,8 @@ def blocked_in_series(cause: Cause, observed: Observed) -> Finding | None:
     missing = []
     if lag is None:
         missing.append("the loop's lag (timer drift, or the round trip of /health) during the stops")
-    if gaps is None and frozen is None:
+    if gaps is None and frozen is None and not (lag is not None and stacks and inside):
+        # The loop's lag and, at that moment, the stack that holds it say it all.
         missing.append("chunk gaps of several streams, to see that all stop together")
     if lag is None and gaps is None:
         # The stack itself is what was seen of the loop, if it was seen while it was slow.

@@ -13,8 +13,8 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.engine_settings import step_budget
 from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.log_evidence.prefill import prefill_advice
-from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.series_evidence.shared_gaps import at_times, shared_gaps
+from tailrace.diagnose.observed import Observed, Place, Setting
+from tailrace.diagnose.series_evidence.shared_gaps import at_times, gaps_of_one, shared_gaps
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["chunk_long_stops"]
@@ -28,8 +28,9 @@ INSIDE: Final = 0.8
 
 def chunk_long_stops(cause: Cause, observed: Observed) -> Finding | None:
     """Stop = step budget / prefill rate; a column that tells of prefills must be up at the stops and down elsewhere."""
-    gaps = shared_gaps(observed)
-    budget, rate = step_budget(observed), number_stated(observed, RATE)
+    gaps = shared_gaps(observed) or gaps_of_one(observed)
+    told = _longest_prefill(observed)
+    budget, rate = step_budget(observed), number_stated(observed, RATE) or told[0]
     if gaps is None or gaps.at.size < LEAST:
         return None
     step = None
@@ -40,11 +41,14 @@ def chunk_long_stops(cause: Cause, observed: Observed) -> Finding | None:
     inside = _inside(observed, gaps.at)
     if (step is not None and not fits) or (inside is not None and inside < INSIDE) or (not fits and inside is None):
         return None
-    prompt = number_stated(observed, r"^(?:long )?prompt tokens|isl|input tokens")
+    if gaps.streams == 1 and not fits:
+        return None  # one stream that stops may stop for itself
+    prompt = number_stated(observed, r"^(?:long )?prompt tokens|isl|input tokens") or told[1]
     rivals, missing, checked = _kv(observed)
+    shared = f" common to all {gaps.streams} streams" if gaps.streams > 1 else ""
     evidence = [
         Evidence(
-            f"{gaps.at.size} stops common to all {gaps.streams} streams, {gaps.length_ms.min():.0f} to "
+            f"{gaps.at.size} stops{shared}, {gaps.length_ms.min():.0f} to "
             f"{gaps.length_ms.max():.0f} ms long, {length:.0f} ms (median); usual gap {gaps.usual_ms:.0f} ms",
             gaps.line, "stops", float(gaps.at.size),
         )
@@ -68,11 +72,14 @@ def chunk_long_stops(cause: Cause, observed: Observed) -> Finding | None:
             )  # fmt: skip
     else:
         missing.append("the step's token budget and the prefill rate (stop = budget / rate)")
+    if gaps.streams == 1:
+        missing.append("a second stream: whether it stops at the same moments")
     if inside is not None:
         checked.append(f"{inside:.0%} of the stops lie where a prompt is computed, and no others do")
     n = int(gaps.at.size)
     return cause.finding(
-        statement=f"All {gaps.streams} streams stand still for {length / 1e3:.2f} s at a time ({n} stops)"
+        statement=("The stream that was watched stands" if gaps.streams == 1 else f"All {gaps.streams} streams stand")
+        + f" still for {length / 1e3:.2f} s at a time ({n} stops)"
         + (
             f", as long as one prefill chunk takes ({step / 1e3:.2f} s): a prompt in prefill takes the whole step."
             if step is not None
@@ -95,6 +102,24 @@ def chunk_long_stops(cause: Cause, observed: Observed) -> Finding | None:
         missing=missing,
         rivals=rivals,
         disproof_checked=checked,
+    )
+
+
+def _longest_prefill(observed: Observed) -> tuple[Setting | None, Setting | None]:
+    """(prefill rate, prompt tokens) of the longest prompt that an engine's log times; `None` where it times none."""
+    best: tuple[float, float, Place] | None = None
+    for rows in observed.table("requests"):
+        took = rows.numbers("prefill") if rows.has("prefill") else rows.numbers("prefill_ms")
+        tokens = rows.numbers("prompt_tokens") - np.nan_to_num(rows.numbers("cached_tokens"), nan=0.0)
+        for row in np.flatnonzero(np.isfinite(took) & (took > 0) & (tokens > 0)):
+            if best is None or tokens[row] > best[0]:
+                best = float(tokens[row]), float(took[row]), rows.line_of(int(row))
+    if best is None:
+        return None, None
+    tokens_, took_, place = best
+    return (
+        Setting(name="prefill_tok_s", value=round(1e3 * tokens_ / took_, 1), unit="tok/s", place=place),
+        Setting(name="prompt_tokens", value=tokens_, unit="tokens", place=place),
     )
 
 

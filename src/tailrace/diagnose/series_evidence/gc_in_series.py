@@ -7,11 +7,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arms.asked import number_stated
+from tailrace.diagnose.arms.shown import evidence_of_setting
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed, Series
-from tailrace.diagnose.series_evidence.shared_gaps import SharedGaps, beat_of, shared_gaps
+from tailrace.diagnose.series_evidence.shared_gaps import SharedGaps, beat_of, common_series, shared_gaps
 from tailrace.model.finding import Action, Evidence, Finding, Level
-from tailrace.stats.correlation import straight_line
+from tailrace.stats.correlation import correlation, straight_line
 
 __all__ = ["ADVICE", "PRICE", "VERIFY", "gc_in_series"]
 
@@ -26,6 +28,9 @@ SLOPE_FIT: Final = 0.9
 FILLS: Final = 0.8
 """Of the beat, by the stops themselves."""
 HOURS: Final = 3600.0
+LEAST_RUNNING: Final = 4
+FOLLOWS: Final = 0.8
+"""Correlation of the stops with the running requests from which they follow the batch."""
 
 ADVICE: Final = (
     "Freeze the heap after the warm-up (`gc.collect(); gc.freeze()` in the engine's process), raise the thresholds "
@@ -240,15 +245,26 @@ def _by_age(cause: Cause, observed: Observed) -> Finding | None:
             if hours is None or (series.axis == "time" and name != "pause"):
                 continue
             line = _straight(series, hours)
-            if line is not None:
+            if line is not None and not _with_batch(observed, series.axis, series.at, series.values):
                 return _with_age(cause, observed, series, line)
-    gaps = shared_gaps(observed)
+    gaps = shared_gaps(observed) or common_series(observed)
     if gaps is None or gaps.axis not in ("time", "uptime") or gaps.alone > gaps.at.size:
+        return None
+    if _with_batch(observed, gaps.axis, gaps.at, gaps.length_ms):
         return None
     # All streams stop together, hours apart, and each time for longer.
     stops = Series(name="stops", axis=gaps.axis, at=gaps.at, values=gaps.length_ms)
     line = _straight(stops, 3600.0) if float(np.ptp(gaps.at)) >= HOURS else None
     return None if line is None else _with_age(cause, observed, stops, line, where=gaps.line)
+
+
+def _with_batch(observed: Observed, axis: str, at: Floats, length: Floats) -> bool:
+    """Whether the stops go with how many run: then the batch makes them, and no collector."""
+    for running in observed.of_series("running"):
+        if len(running) >= LEAST_RUNNING and running.axis == axis and float(np.ptp(running.values)) > 0:
+            near = np.clip(np.searchsorted(running.at, at), 0, len(running) - 1)
+            return bool(correlation(running.values[near], length) >= FOLLOWS)
+    return False
 
 
 def _straight(series: Series, hour: float) -> _Line | None:
@@ -267,12 +283,12 @@ def _with_age(cause: Cause, observed: Observed, series: Series, line: _Line, whe
     (begin, short), (end, long) = line.first, line.last
     texts = f"{short / 1e3:.3g} s at {begin:.3g} h, {long / 1e3:.3g} s at {end:.3g} h"
     missing = []
-    if shared_gaps(observed) is None:
+    timed = number_stated(observed, r"\bgc\b.*(?:collect|pause|time|duration)|garbage collect")
+    if (shared_gaps(observed) or common_series(observed)) is None:
         missing.append("whether all streams stop together in these pauses")
     return cause.finding(
-        statement=f"The pauses grow with the age of the process by {rate} s an hour ({texts}): it holds ever more "
-        "objects, "
-        "and each full garbage collection walks over all of them: a leak and the collector together.",
+        statement=f"The pauses grow with the age (uptime) of the process by {rate} s an hour ({texts}): it holds "
+        "ever more objects, and each full garbage collection walks over all of them: a leak and the collector.",
         evidence=[
             Evidence(
                 text=f"pauses of {texts}",
@@ -288,6 +304,7 @@ def _with_age(cause: Cause, observed: Observed, series: Series, line: _Line, whe
                 value=line.per_hour_ms,
                 unit="ms/h",
             ),
+            *([evidence_of_setting(timed)] if timed is not None else []),
         ],
         explains_ms=long,
         relation=f"({long / 1e3:.3g} - {short / 1e3:.3g}) s / ({end:.3g} - {begin:.3g}) h = {rate} s/h",

@@ -67,7 +67,9 @@ def _held(rows: Rows) -> _Held | None:
             behind = during[(first[during] >= first[row]) & (first[during] <= first[row] + SOON * ttft[row])]
         if behind.size < LEAST or behind.size < HELD * during.size:
             continue
-        fast = float(np.median(ttft[calm])) if calm.size >= LEAST else float("nan")
+        # Where nobody came at another time, what their own tokens take at the long one's rate.
+        alone = float(np.median(tokens[behind])) / float(tokens[row]) * float(ttft[row])
+        fast = float(np.median(ttft[calm])) if calm.size else alone
         # Whoever came just before its end waits little: the first half of them tells.
         waited = float(np.median(ttft[behind]))
         if not waited >= LATER * fast:
@@ -84,16 +86,18 @@ def _found(cause: Cause, rows: Rows, held: _Held) -> Finding:
     took, size = float(ttft[row]), float(tokens[row])
     rate = size / took * 1e3
     longest, least = float(ttft[behind].max()), float(ttft[behind].min())
-    usual, few = float(np.median(ttft[calm])), float(np.median(tokens[behind]))
+    few = float(np.median(tokens[behind]))
+    usual = float(np.median(ttft[calm])) if calm.size else few / rate * 1e3
     n = int(np.isfinite(ttft).sum())
     after = float((first[behind] - first[row]).max())
     place = str(rows.line_of(row))
-    missing = [] if behind.size >= LEAST else ["more short requests in that time"]
+    missing = [] if calm.size else ["a short request at a time when no long prompt is computed"]
+    when = "when no long prompt is there" if calm.size else "by their own tokens at its rate"
     return cause.finding(
         statement=f"{behind.size} short requests sent while one prompt of {size:.0f} tokens was computed "
         f"({took / 1e3:.3g} s) "
         f"all get their first token right after its own: they wait {least / 1e3:.3g} to {longest / 1e3:.3g} s, the "
-        f"sooner they came the longer, and {usual:.0f} ms when no long prompt is there.",
+        f"sooner they came the longer, and {usual:.0f} ms {when}.",
         evidence=[
             Evidence(
                 f"prompt of {size:.0f} tokens: TTFT {took / 1e3:.3g} s, {size:.0f}/{took / 1e3:.4g} s = {rate:.0f} "
@@ -107,8 +111,10 @@ def _found(cause: Cause, rows: Rows, held: _Held) -> Finding:
                 str(rows.line_of(int(behind[0]))), "ttft_behind", longest, "ms",
             ),
             Evidence(
-                f"{calm.size} short prompts at other times: TTFT {usual:.0f} ms (median)",
-                str(rows.line_of(int(calm[0]))), "ttft_alone", usual, "ms",
+                f"{calm.size} short prompts at other times: TTFT {usual:.0f} ms (median)"
+                if calm.size
+                else f"{few:.0f} tokens / {rate:.0f} tok/s = {usual:.0f} ms",
+                str(rows.line_of(int(calm[0]))) if calm.size else "computed", "ttft_alone", usual, "ms",
             ),
             Evidence(
                 f"n = {n}, so only the maximum may be quoted ({needed(0.99)} samples would support a p99)",
@@ -130,8 +136,8 @@ def _found(cause: Cause, rows: Rows, held: _Held) -> Finding:
             "--out after.run && tailrace compare before.run after.run"
         ),
         missing=missing,
-        disproof_checked=[
-            f"short requests without a long prompt before them are fast ({usual:.0f} ms)",
-        ],
+        disproof_checked=[f"short requests without a long prompt before them are fast ({usual:.0f} ms)"]
+        if calm.size
+        else [],
         action=Action.TUNE,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.observed import Observed, Rows, Series
 from tailrace.diagnose.series_evidence.stops_in_chunks import stops_in_chunks
 
-__all__ = ["Beat", "SharedGaps", "at_times", "beat_of", "shared_gaps"]
+__all__ = ["Beat", "SharedGaps", "at_times", "beat_of", "common_series", "gaps_of_one", "shared_gaps"]
 
 Floats = NDArray[np.float64]
 LONGER: Final = 3.0
@@ -18,6 +18,11 @@ LONGER: Final = 3.0
 LEAST_MS: Final = 50.0
 SHARE: Final = 0.8
 """Of the streams that must stop at the same reading."""
+FEWEST_APART: Final = 8
+CALM: Final = 0.15
+"""Of all readings, at least so many without a stop tell what is usual."""
+COMMON: Final = 0.05
+"""Gaps of several streams that differ by less are one stop of all."""
 STEADY: Final = 0.15
 LEAST_BEATS: Final = 6
 
@@ -52,12 +57,43 @@ def shared_gaps(observed: Observed) -> SharedGaps | None:
     """Of the series of gaps by stream, else of a table of chunks; `None` with fewer than two streams over one axis, or
     no common stop.
     """
-    found = [series for series in observed.of_series("chunk_gap") if series.labels.get("stream") and len(series) >= 4]
+    found = _by_stream(observed)
     if len(found) < 2:
         return next((gaps for rows in observed.table("chunks") if (gaps := _of_chunks(rows)) is not None), None)
+    return _common(found)
+
+
+def gaps_of_one(observed: Observed) -> SharedGaps | None:
+    """The stops of the only stream that was watched: nothing tells whether others had them too."""
+    found = _by_stream(observed)
+    return _common(found) if len(found) == 1 else None
+
+
+def common_series(observed: Observed) -> SharedGaps | None:
+    """Every reading as a stop, where all streams have the same long gap at each of them: the longest of every hour."""
+    found = _by_stream(observed)
+    if len(found) < 2:
+        return None
     axis = found[0]
     table = np.array([at_times(series, axis) for series in found])
-    usual = float(np.nanmedian(table))
+    if not np.isfinite(table).all() or float(table.min()) < LEAST_MS:
+        return None
+    length = np.median(table, axis=0)
+    if float((np.ptp(table, axis=0) / length).max()) > COMMON:
+        return None
+    return SharedGaps(
+        len(found), axis.at, length, float(length.min()), 0, int(axis.at.size), axis.axis, str(axis.line_of(0))
+    )
+
+
+def _by_stream(observed: Observed) -> list[Series]:
+    return [series for series in observed.of_series("chunk_gap") if series.labels.get("stream") and len(series) >= 4]
+
+
+def _common(found: list[Series]) -> SharedGaps | None:
+    axis = found[0]
+    table = np.array([at_times(series, axis) for series in found])
+    usual = _usual(table)
     bar = max(LONGER * usual, LEAST_MS)
     with np.errstate(invalid="ignore"):
         long = table >= bar
@@ -75,6 +111,18 @@ def shared_gaps(observed: Observed) -> SharedGaps | None:
         axis=axis.axis,
         line=str(axis.line_of(int(rows[0]))),
     )
+
+
+def _usual(table: Floats) -> float:
+    """The median gap; where most readings are stops, and a hole parts them from the others, that of the others."""
+    median = float(np.nanmedian(table))
+    known = np.sort(table[np.isfinite(table) & (table > 0)])
+    if known.size < FEWEST_APART or median < LEAST_MS:
+        return median
+    steps = known[1:] / known[:-1]
+    place = int(np.argmax(steps)) + 1
+    apart = steps[place - 1] >= LONGER and CALM * known.size <= place and known[place] <= median
+    return float(np.median(known[:place])) if apart else median
 
 
 def _of_chunks(rows: Rows) -> SharedGaps | None:

@@ -16,6 +16,15 @@ __all__ = ["Teeth", "redecode_in_series"]
 
 _AGE: Final = re.compile(r"utterance_?(?:age|time|seconds|length|position)|segment_?age")
 _WORK: Final = re.compile(r"decode|partial|recogni|inference|asr", re.IGNORECASE)
+_BUFFER: Final = re.compile(
+    r"(?:\w+_)?(?:buffer|window|segment|open_audio|unfixed|pending_audio|context_audio|hypothesis)"
+    r"(?:_(?:length|len|size|audio|duration))?$"
+)
+_CHUNK: Final = re.compile(
+    r"(?:chunk|step|feed|partial|decode|inference|recogni\w*|asr)_?(?:service|time|latency|duration|decode|ms)?$"
+)
+CUT: Final = 0.5
+"""A buffer that falls to less than this was cut."""
 LEAST: Final = 4
 SLOPE: Final = 0.01
 FIT: Final = 0.9
@@ -31,10 +40,18 @@ class Teeth(NamedTuple):
     n: int
     of: int
     place: str
+    buffer: str = ""
+    """The column of the audio that is decoded again, where one tells it."""
+    first: tuple[float, float] = (0.0, 0.0)
+    last: tuple[float, float] = (0.0, 0.0)
+    """(seconds of it, ms of work) at its shortest and at its longest."""
 
 
 def redecode_in_series(observed: Observed) -> Teeth | None:
     """Two or more utterances, each a straight line, with a fall between them."""
+    by_buffer = _by_buffer(observed)
+    if by_buffer is not None:
+        return by_buffer
     age = next((one for one in observed.series if _AGE.fullmatch(one.name) and one.axis == "time"), None)
     if age is None:
         return None
@@ -70,3 +87,43 @@ def _teeth(age: Series, work: Series) -> Teeth | None:
     if back < 0.5 * middle:
         return None
     return Teeth(float(np.median(slopes)), middle, back, len(slopes), len(ends), str(work.line_of(0)))
+
+
+def _by_buffer(observed: Observed) -> Teeth | None:
+    """Work that is a straight line in the open audio and falls back when that is cut, whatever the session's age."""
+    for buffer in observed.series:
+        if not _BUFFER.fullmatch(buffer.name) or buffer.unit not in ("ms", "s") or buffer.axis not in _AXES:
+            continue
+        scale = 1e-3 if buffer.unit == "ms" else 1.0
+        for work in observed.series:
+            if work is buffer or work.unit != "ms" or len(work) != len(buffer) or not _CHUNK.fullmatch(work.name):
+                continue
+            if work.place.source == buffer.place.source:
+                found = _along(buffer, work, scale)
+                if found is not None:
+                    return found
+    return None
+
+
+_AXES: Final = frozenset({"time", "session_age"})
+
+
+def _along(buffer: Series, work: Series, scale: float) -> Teeth | None:
+    x, y = buffer.values * scale, work.values
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
+    if x.size < 2 * LEAST or float(np.ptp(x)) <= 0 or correlation(x, y) < FIT:
+        return None
+    slope = float(np.polyfit(x, y, 1)[0]) / 1e3
+    cuts = np.flatnonzero(x[1:] < CUT * x[:-1])
+    if slope <= SLOPE or not cuts.size:
+        return None  # a buffer that is never cut grows with the session: then the age explains it as well
+    back = float(np.median(y[cuts] - y[cuts + 1]))
+    low, high = int(np.argmin(x)), int(np.argmax(x))
+    gained = float(y[high] - y[low])
+    if back < 0.5 * float(np.median(y[cuts])):
+        return None
+    return Teeth(
+        slope, gained, back, int(cuts.size), int(cuts.size), str(work.line_of(high)), buffer.name,
+        (float(x[low]), float(y[low])), (float(x[high]), float(y[high])),
+    )  # fmt: skip

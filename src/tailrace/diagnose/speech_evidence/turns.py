@@ -30,6 +30,7 @@ COLUMNS: Final = (
     "final_recv",
     "speech_span",
     "turn_end",
+    "answer_begins",
 )
 """What a turn may say, in ms."""
 _SERIES: Final = {
@@ -57,6 +58,9 @@ _SERIES: Final = {
             "vad_end",
             "user_end",
             "speech_end_at",
+            "user_speech_end",
+            "user_audio_end",
+            "caller_stopped",
         ),
         "speech_end",
     ),
@@ -64,6 +68,27 @@ _SERIES: Final = {
     **dict.fromkeys(("end_of_utterance", "eot_delay", "eou_delay_ms", "turn_delay"), "end_of_turn"),
     **dict.fromkeys(("transcription", "stt_delay", "final_delay", "stt_final_delay"), "transcription_delay"),
     "stt_duration": "stt_duration",
+    **dict.fromkeys(
+        (
+            *("voice_to_voice", "v2v", "silence_measured", "measured_silence", "silence", "response_latency"),
+            *(
+                "response_delay",
+                "perceived_latency",
+                "perceived_delay",
+                "turn_latency",
+                "mouth_to_ear",
+                "heard_silence",
+            ),
+        ),
+        "total",
+    ),
+    **dict.fromkeys(
+        (
+            *("agent_audio_start", "agent_speech_start", "agent_started", "agent_start", "bot_started", "bot_start"),
+            *("bot_audio_start", "bot_started_speaking", "agent_started_speaking", "playback_start", "first_audio_out"),
+        ),
+        "answer_begins",
+    ),
 }
 """Other names for them."""
 
@@ -133,6 +158,8 @@ def _derived(turns: Turns) -> Turns:
     for delay, stamp in (("end_of_turn", "turn_end"), ("transcription_delay", "final_recv")):
         if turns.has("speech_end", stamp) and turns.has("turn_end") and not turns.has(delay):
             values[delay] = turns.get(stamp) - turns.get("speech_end")
+    if turns.has("speech_end", "answer_begins") and not turns.has("total"):
+        values["total"] = turns.get("answer_begins") - turns.get("speech_end")
     return msgspec.structs.replace(turns, values=values) if len(values) > len(turns.values) else turns
 
 

@@ -21,6 +21,8 @@ LATE_SHARE: Final = 0.2
 EARLY: Final = 0.25
 """The quantile of lateness that stands for a chunk in time: a sender may begin with some audio in store."""
 FEW: Final = 5
+ONE_START_S: Final = 3600.0
+"""Stamps that lie further from the audio's own time do not count from the stream's start."""
 PACED: Final = 0.95
 NEAR: Final = 0.02
 
@@ -59,6 +61,7 @@ def late_upload(cause: Cause, observed: Observed) -> Finding | None:
                 value=round(worst.late_s * 1e3, 1),
                 unit="ms",
             ),
+            *_where(worst, source),
             *(
                 [
                     Evidence(
@@ -84,6 +87,16 @@ def late_upload(cause: Cause, observed: Observed) -> Finding | None:
         missing=missing,
         disproof_checked=checked,
     )
+
+
+def _where(upload: _Upload, source: str) -> list[Evidence]:
+    """The worst chunk's place in the audio and in time, where both count from one start."""
+    stream = upload.stream
+    came, ends = float(stream.at[upload.event]), float(stream.end[upload.event])
+    if not 0 <= came - ends <= ONE_START_S:
+        return []
+    text = f"its audio up to {ends:.2f} s came at {came:.2f} s, {came - ends:.2f} s behind"
+    return [Evidence(text, source, "behind_s", round(came - ends, 3), "s")]
 
 
 def _by_series(cause: Cause, observed: Observed) -> Finding | None:

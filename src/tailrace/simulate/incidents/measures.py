@@ -17,6 +17,7 @@ from tailrace.stats.quantiles import quantile, quantile_interval
 from tailrace.stats.student import t_quantile
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 Bounds = dict[str, dict[float, int]]
 """Metric -> quantile -> objective (ns), as `Objectives.bounds`."""
 
@@ -30,21 +31,44 @@ _ALLOWED: Final = 0.01
 _LONG_FACTOR: Final = 4.0
 _ALPHA: Final = 0.01
 """A promise is broken where the system that keeps it would show as many late requests once in a hundred windows."""
+_BESIDE: Final = 0.001
+"""Chance of blocks of time to show a rise of one metric beside the window before, where nothing changed. A window is
+compared by some ten shares: together few more windows may differ than the diagnosis may call ill by mistake."""
 _BLOCKS: Final = 20
 
 
 class Measures(NamedTuple):
-    """Milliseconds of each completed request, and how many did not complete."""
+    """Milliseconds of each completed request, and which did not complete; all in order of time."""
 
     ttft: Floats
     tpot: Floats
     gap: Floats
     """The longest gap of each stream."""
     e2e: Floats
-    stalled: int
-    streams: int
-    failed: int
-    n: int
+    stops: Floats
+    """1 for each stream that stalled, 0 for the others."""
+    fails: Floats
+    """1 for each request that did not complete, 0 for the others."""
+
+    @property
+    def stalled(self) -> int:
+        """How many streams stalled."""
+        return int(self.stops.sum())
+
+    @property
+    def streams(self) -> int:
+        """How many streams have gaps."""
+        return self.stops.size
+
+    @property
+    def failed(self) -> int:
+        """How many requests did not complete."""
+        return int(self.fails.sum())
+
+    @property
+    def n(self) -> int:
+        """How many requests there were."""
+        return self.fails.size
 
 
 def held(flows: list[Flow]) -> list[Flow]:
@@ -57,11 +81,11 @@ def held(flows: list[Flow]) -> list[Flow]:
 
 def measure(flows: list[Flow]) -> Measures:
     """Of all flows of a window."""
-    ttft, tpot, gap, e2e = [], [], [], []
-    stalled = failed = 0
+    ttft, tpot, gap, e2e, stops, fails = [], [], [], [], [], []
     for flow in flows:
-        if flow.ending.outcome is not OutcomeKind.COMPLETED:
-            failed += 1
+        failed = flow.ending.outcome is not OutcomeKind.COMPLETED
+        fails.append(failed)
+        if failed:
             continue
         e2e.append(flow.end - flow.received)
         delivered, chunks = flow.delivered, flow.chunks
@@ -74,9 +98,10 @@ def measure(flows: list[Flow]) -> Measures:
             worst = int(gaps.max())
             gap.append(worst)
             tpot.append((int(read[-1]) - int(read[0])) / max(int(chunks.tokens.sum()) - 1, 1))
-            stalled += worst > max(_STALL_MS * MS, _STALL_FACTOR * float(np.median(gaps)))
+            stops.append(worst > max(_STALL_MS * MS, _STALL_FACTOR * float(np.median(gaps))))
     waits, paces, gaps_ms, whole = (np.array(values, dtype=np.float64) / MS for values in (ttft, tpot, gap, e2e))
-    return Measures(waits, paces, gaps_ms, whole, stalled=stalled, streams=len(gap), failed=failed, n=len(flows))
+    stopped, failed_ones = (np.array(flags, dtype=np.float64) for flags in (stops, fails))
+    return Measures(waits, paces, gaps_ms, whole, stopped, failed_ones)
 
 
 def objectives(healthy: Measures, margin: float, *, with_e2e: bool) -> Bounds:
@@ -99,8 +124,8 @@ def differs(healthy: Measures, faulty: Measures, *, by_blocks: bool = False) -> 
     tenth, and a gap too short to be seen, are noticed by nobody.
 
     `by_blocks`: the windows have different calls, and requests that lose their time together are one event. Blocks of
-    time must then show it as well: more of their requests are above the old quantile (Welch's t over 20 blocks, one in
-    a hundred by chance).
+    time must then show it as well: more of their requests are above the old quantile, stall or fail (Welch's t over 20
+    blocks, one in a thousand by chance).
     """
     for name in ("ttft", "tpot", "gap", "e2e"):
         old: Floats = getattr(healthy, name)
@@ -110,12 +135,14 @@ def differs(healthy: Measures, faulty: Measures, *, by_blocks: bool = False) -> 
                 continue
             high, low = quantile_interval(old, p)[1], quantile_interval(new, p)[0]
             grew = quantile(new, p) > _TOLERANCE * quantile(old, p)
-            if by_blocks and not _rose_in_blocks(old, new, quantile(old, p)):
+            bound = quantile(old, p)
+            if by_blocks and not _rose_in_blocks(old > bound, new > bound):
                 continue
             if high is not None and low is not None and low > high and grew and (name != "gap" or low > _GAP_MS):
                 return True
-    return _rose(healthy.stalled, healthy.streams, faulty.stalled, faulty.streams) or _rose(
-        healthy.failed, healthy.n, faulty.failed, faulty.n
+    return any(
+        _rose(int(a.sum()), a.size, int(b.sum()), b.size) and (not by_blocks or _rose_in_blocks(a, b))
+        for a, b in ((healthy.stops, faulty.stops), (healthy.fails, faulty.fails))
     )
 
 
@@ -152,12 +179,14 @@ def _more(count: int, n: int, share: float) -> bool:
     return count > 0 and n > 0 and count > share * n and float(bdtrc(count - 1, n, share)) < _ALPHA
 
 
-def _rose_in_blocks(old: Floats, new: Floats, bound: float) -> bool:
+def _rose_in_blocks(old: Floats | Flags, new: Floats | Flags) -> bool:
     """Both in order of time."""
-    a, b = (np.array([(part > bound).mean() for part in np.array_split(side, _BLOCKS)]) for side in (old, new))
+    if min(old.size, new.size) < 2 * _BLOCKS:
+        return False
+    a, b = (np.array([part.mean() for part in np.array_split(side, _BLOCKS)]) for side in (old, new))
     variances = [float(side.var(ddof=1)) / _BLOCKS for side in (a, b)]
     freedom = sum(variances) ** 2 / max(sum(value**2 / (_BLOCKS - 1) for value in variances), 1e-30)
-    return float(b.mean() - a.mean()) > t_quantile(1.0 - _ALPHA, max(freedom, 1.0)) * float(np.sqrt(sum(variances)))
+    return float(b.mean() - a.mean()) > t_quantile(1.0 - _BESIDE, max(freedom, 1.0)) * float(np.sqrt(sum(variances)))
 
 
 def _rose(a: int, n_a: int, b: int, n_b: int) -> bool:

@@ -25,6 +25,9 @@ _GENERATES: Final = (
 SILENT: Final = 0.1
 """Share of the answers begun that have no end, from which it is no cut of the log at its ends."""
 FREED: Final = 0.02
+MANY: Final = 2
+NEARLY: Final = 0.8
+"""Of the streams that were cut, so many must have left the engine between two readings."""
 
 
 class _Begun(NamedTuple):
@@ -104,20 +107,24 @@ class CancelUnattributed(Cause):
         for load in loads(observed):
             running, kv = load.get("running"), load.get("kv_usage")
             for index in range(1, len(load)):
-                if not (running[index - 1] > 0 and running[index] == 0):
+                gone = float(running[index - 1] - running[index])
+                # All of them, or as many at once as streams that a gateway saw cut.
+                several = len(words) >= MANY and gone >= NEARLY * len(words)
+                if not (running[index - 1] > 0 and (running[index] == 0 or several)):
                     continue
                 freed = float(kv[index - 1] - kv[index]) if load.has("kv_usage") else 0.0
                 if load.has("kv_usage") and freed < FREED * max(float(kv[index - 1]), 0.05):
                     continue
                 who = _who(open_, held, words)
-                gone = float(running[index - 1])
+                left = float(running[index])
                 return self.finding(
-                    statement=f"{gone:g} requests left the engine without a line: running went from {gone:g} to 0"
+                    statement=f"{gone:g} requests left the engine without a line: running went from {gone + left:g} to "
+                    f"{left:g}"
                     + (f" and KV usage from {kv[index - 1]:.1%} to {kv[index]:.1%}" if load.has("kv_usage") else "")
                     + f", no abort or finish line stands there, and {who}.",
                     evidence=[
                         Evidence(
-                            text=f"running {gone:g} -> 0"
+                            text=f"running {gone + left:g} -> {left:g}"
                             + (f", KV usage {kv[index - 1]:.1%} -> {kv[index]:.1%}" if load.has("kv_usage") else ""),
                             source=f"{load.where(index - 1)} to {load.where(index)}",
                             name="running",
@@ -129,7 +136,8 @@ class CancelUnattributed(Cause):
                         Evidence("0 abort or finish lines", load.place.source, "ends", 0.0),
                     ],
                     explains_ms=None if held is None else held * 6e4,
-                    relation=f"running {gone:g} -> 0, KV freed, 0 lines that say why",
+                    relation=f"running {gone + left:g} -> {left:g}, KV freed, 0 lines that say why"
+                    + (f"; {len(words)} streams cut at the gateway" if words else ""),
                     n=1,
                     advice="Record both sides of each stream at the gateway: client_write_failed and "
                     "upstream_read_failed are two "
@@ -153,7 +161,8 @@ def _who(open_: float | None, held: float | None, words: list[Event]) -> str:
         return f"{open_:g} client connections are still open at the end"
     if held is not None:
         return f"clients hold for {held:g} min"
-    return f"the proxy only says “{words[0].text[:120]}”, which does not tell which side closed"
+    many = f" {len(words)} times" if len(words) > 1 else ""
+    return f"the proxy only says “{words[0].text[:120]}”{many}, which does not tell which side closed"
 
 
 def _begun(observed: Observed) -> _Begun | None:

@@ -26,6 +26,10 @@ LEAST: Final = 50
 GROWS: Final = 2.0
 CPU_IDLE: Final = 0.6
 KNOWN: Final = 0.8
+FEW: Final = 10
+"""Requests that found the fewest others: of one place they take one turn, in a pool the whole of their own time."""
+POOL: Final = 2.0
+"""Their time, over what the line through all says of them."""
 
 
 class _Serial(NamedTuple):
@@ -135,6 +139,10 @@ def _serial(window: Window, stage: str) -> _Serial | None:
     top = float(np.quantile(others, 0.99))
     # What is serial costs each one ahead as much as oneself.
     if r < LINEAR or slope <= 0 or alone + slope * top < GROWS * max(alone, 1e-9) or slope < 0.2 * max(alone, 1.0):
+        return None
+    few = np.argsort(others, kind="stable")[:FEW]
+    if float(np.median(took[few])) > POOL * float(np.median(max(alone, 0.0) + slope * (others[few] + 1.0))):
+        # A pool that is full is linear too; in it whoever finds hardly anybody takes as long as with half of it busy.
         return None
     total = window.done.ms("e2e") if stage == "postprocess" else np.nan_to_num(window.done.ms("ttft"), nan=0.0)
     slow = tail_of(total)

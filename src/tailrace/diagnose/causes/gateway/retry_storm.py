@@ -10,6 +10,7 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.retries import retries_in_access
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.retries import retries_in_records
+from tailrace.diagnose.series_evidence.retries_in_requests import retries_in_requests
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["RetryStorm"]
@@ -29,5 +30,7 @@ class RetryStorm(Cause):
         return retries_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From an access log, or a table of windows."""
-        return surest([retries_in_access(self, observed), attempts_on_arms(self, observed)])
+        """From an access log, a table of windows, or attempts that name what they repeat."""
+        return surest(
+            [retries_in_access(self, observed), attempts_on_arms(self, observed), retries_in_requests(self, observed)]
+        )

@@ -11,9 +11,11 @@ from tailrace.diagnose.arm_evidence.bursts_on_arms import bursts_on_arms
 from tailrace.diagnose.arm_evidence.server_figures import server_figures
 from tailrace.diagnose.arms.arrivals import VARIATION, cv_stated
 from tailrace.diagnose.arms.measures import measures_of
+from tailrace.diagnose.arms.whole_tables import part_of
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.readers.request_arms import arms_of_requests
 from tailrace.diagnose.record_evidence.bursts import bursts_in_records
 from tailrace.diagnose.series_evidence.queue_mean import QueueMean, queue_mean
 from tailrace.model.finding import Evidence, Finding, Level
@@ -56,6 +58,9 @@ class Bursty(Cause):
         """From counters and the mean rate; from stamps where they are there."""
         mean = queue_mean(observed)
         cv = _cv(observed)
+        parted = None if mean is not None else self._of_parts(observed)
+        if parted is not None:
+            return parted
         if mean is None and cv is not None and cv[0] >= UNEVEN:
             mean = _stated_mean(observed)
         if cv is not None and cv[0] < EVEN:
@@ -73,6 +78,34 @@ class Bursty(Cause):
         if window is not None and mean.queue_ms <= 1.3 * window:
             return None  # the batcher waits on purpose
         return self._found(observed, mean, cv, rate, busy, _even(observed, mean))
+
+    def _of_parts(self, observed: Observed) -> Finding | None:
+        """A table of several arms: each has arrivals of its own, and an even one beside is a benchmark of the same."""
+        for rows in observed.table("requests"):
+            names = [name for name in rows.members("arm") if name]
+            if len(names) < 2:
+                continue
+            arms = np.array(rows.texts("arm"), dtype=object)
+            parts = {name: Observed(rows=[part_of(rows, arms == name)]) for name in names}
+            told = [(name, cv, mean) for name, part in parts.items()
+                    if (cv := _cv(part)) is not None and (mean := _stated_mean(part)) is not None]  # fmt: skip
+            uneven = [one for one in told if one[1][0] >= UNEVEN and one[2].share > SHARE]
+            if not uneven:
+                continue
+            _, cv, mean = max(uneven, key=lambda one: one[2].queue_ms)
+            rate = mean.n / mean.window_s if mean.window_s else None
+            busy = rate * mean.compute_ms / 1e3 if rate else None
+            if busy is not None and busy >= BUSY:
+                continue
+            calm = [
+                (arm, whole)
+                for other, other_cv, other_mean in told
+                if other_cv[0] < EVEN and other_mean.queue_ms < 0.2 * mean.queue_ms
+                for arm in arms_of_requests(Observed(rows=[rows]))
+                if arm.label == other and (whole := arm.get("ttft", "p99", "p95", "mean")) is not None
+            ]
+            return self._found(observed, mean, cv, rate, busy, calm[0] if calm else None)
+        return None
 
     def _found(
         self,
@@ -185,7 +218,9 @@ def _cv(observed: Observed) -> tuple[float, int, str] | None:
 def _stated_mean(observed: Observed) -> QueueMean | None:
     """Queue and compute time by request, or as a form states their means."""
     for rows in observed.table("requests"):
-        work = next((name for name in rows.columns if _WORK.search(name) and rows.has(name)), "")
+        # Streams decode together: of an engine that tells its stages, what is done one after the other is the prefill.
+        works = [*(name for name in rows.columns if _WORK.search(name)), "prefill_ms"]
+        work = next((name for name in works if rows.has(name)), "")
         if rows.has("queue_ms") and work:
             queue, took, sent = rows.numbers("queue_ms"), rows.numbers(work), rows.numbers("t_send_ms")
             known = np.isfinite(queue) & np.isfinite(took)

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.instance_limit_observed import instance_limit_observed
+from tailrace.diagnose.arm_evidence.served_in_turn import served_in_turn
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
@@ -41,4 +42,10 @@ class InstanceLimit(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return surest([instances_in_counters(self, observed), instance_limit_observed(self, observed)])
+        return surest(
+            [
+                instances_in_counters(self, observed),
+                instance_limit_observed(self, observed),
+                served_in_turn(self, observed),
+            ]
+        )

@@ -14,7 +14,7 @@ from tailrace.diagnose.log_evidence.prefill import prefill_in_load, prefill_in_s
 from tailrace.diagnose.log_evidence.prefill_runs import prefill_runs
 from tailrace.diagnose.log_evidence.stated_prefill import prefill_beside_requests, prefill_stated
 from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.prefill_gaps import prefill_gaps
+from tailrace.diagnose.prefill_gaps import prefill_gaps, stops_are_new
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
 from tailrace.diagnose.series_evidence.chunk_long_stops import chunk_long_stops
 from tailrace.diagnose.series_evidence.gaps_in_prefills import gaps_in_prefills
@@ -33,7 +33,8 @@ STALLING: Final = 0.3
 WHOLE: Final = 0.5
 CHUNK_STALL_MS: Final = 500.0
 """The prompt is computed in (about) one step: a stall fills half of its prefill. A stall that fills less is one chunk
-of many, and chunking is at fault only when a single chunk stops the streams for half a second."""
+of many, and chunking is at fault only when a single chunk stops the streams for half a second, or where long prompts
+came before as well and their chunks stopped hardly anybody."""
 FIT: Final = 0.35
 """Largest median error of gap = tokens / rate for the relation to hold."""
 _PRICE: Final = (
@@ -77,7 +78,10 @@ class PrefillStealsDecode(Cause):
         if not window.stalls.row.size:
             return None
         found = prefill_stalls(window)
-        explains = window.explain(self.code, found.excess_by_row)
+        # Most streams keep no timeline, and lost as much by their longest gap.
+        short = prefill_gaps(window)
+        lost = found.excess_by_row if short is None else np.maximum(found.excess_by_row, short.lost)
+        explains = window.explain(self.code, lost)
         relation = found.relation
         if (
             found.stalling < MIN_PREFILLS
@@ -85,7 +89,7 @@ class PrefillStealsDecode(Cause):
             or found.covered_share < min(0.95, 1.5 * found.chance_share)
             or found.streams_hit < SHARED
             or found.stalling < STALLING * found.prefills
-            or (found.fill < WHOLE and found.stall_ms < CHUNK_STALL_MS)
+            or (found.fill < WHOLE and found.stall_ms < CHUNK_STALL_MS and not stops_are_new(evidence.before, window))
             or not self.carries(evidence, explains)
         ):
             return None
@@ -112,7 +116,7 @@ class PrefillStealsDecode(Cause):
         """Stops that are too short to keep a timeline: each stream's longest gap against others' prefills."""
         window = evidence.now
         found = prefill_gaps(window)
-        if found is None or not found.holds:
+        if found is None or not (found.holds or (found.fits and stops_are_new(evidence.before, window))):
             return None
         size = max(10, round(0.025 * window.n))
         explains = max(window.explain(self.code, found.lost), float(np.sort(found.lost)[-size:].mean()))
@@ -120,13 +124,13 @@ class PrefillStealsDecode(Cause):
             return None
         missing, rivals = self._weigh(evidence)
         share = f"{found.explained:.0%} of the {found.stopped} streams that stop for {window.stall_ms:.0f} ms or more"
+        long = "as long as" if found.holds else f"that lasts {1 / found.fill:.1f} x"
         return self.finding(
             statement=f"The prefill of long prompts stops the streams that are decoding: {share} decoded through a "
-            f"prefill as long as their longest gap, {found.gap_ms:.0f} ms each (usual gap {window.median_gap_ms:.0f} "
-            "ms).",
+            f"prefill {long} their longest gap, {found.gap_ms:.0f} ms each (usual gap {window.median_gap_ms:.0f} ms).",
             evidence=[
                 Evidence(
-                    f"{share} decoded through a prefill that is as long (within a quarter)",
+                    f"{share} decoded through a prefill {long} that (within a quarter)",
                     "record:chunk_gap_max_ns, record:prefill_ns",
                     "explained",
                     round(found.explained, 4),

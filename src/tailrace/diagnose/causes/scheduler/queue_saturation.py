@@ -190,6 +190,39 @@ class QueueSaturation(Cause):
             action=Action.TUNE if room else (Action.SCALE if slow_decode else Action.SHED),
         )
 
+    def suspect(self, evidence: EvidenceSet) -> Finding | None:
+        """The engine's own queue makes the tail, and nothing says that it is full."""
+        window = evidence.now
+        if not window.reported or window.n < 20:
+            return None
+        wait = window.lost.engine_queue
+        explains = window.explain(self.code, wait)
+        share = explains / max(window.in_tail(or_zero(window.done.ms("ttft")) - window.lost.gateway_queue), 1e-9)
+        if share < QUEUE_SHARE or not self.carries(evidence, explains):
+            return None
+        return self.finding(
+            statement=f"The slow requests wait in the engine's queue for {share:.0%} of their time to first token. "
+            "Nothing here says why: neither long prompts before them, nor a full batch or cache, nor more load than is "
+            "served.",
+            evidence=[
+                Evidence(
+                    f"{share:.0%} of the slow requests' time to first token is the engine's queue",
+                    "record:queue_engine_ns",
+                    "queue_share",
+                    round(share, 4),
+                )
+            ],
+            explains_ms=explains,
+            relation=f"queue / time to first token = {share:.0%} in the tail",
+            n=window.n,
+            advice="Look at what the engine runs while they wait (running and waiting requests by second): at its cap "
+            "(max_num_seqs) raise the cap, with room in neither the batch nor the cache shed load or add a replica.",
+            price="None for looking.",
+            verify=evidence.verify_command,
+            missing=["running and waiting requests while they wait (the engine's /metrics every few seconds)"],
+            action=Action.COLLECT,
+        )
+
     def observe(self, observed: Observed) -> Finding | None:
         """From gauges, or an engine's load lines: waiting grows while running stays at its most."""
         return surest(

@@ -20,6 +20,7 @@ _SPEAKS: Final = re.compile(
     r"\btts\b|tts_|_tts|synth|vocoder|playback|underrun|voice out|audio out|text.to.speech|\bspeak|kokoro|orpheus|xtts",
     re.IGNORECASE,
 )
+_FIRST_AUDIO: Final = re.compile(r"\bttf[ba]\b|\bfirst (?:audio|byte|sound)\b", re.IGNORECASE)
 _HEARS: Final = re.compile(r"\basr\b|\bstt\b|transcri|recogni|whisper|speech.to.text|funasr", re.IGNORECASE)
 
 
@@ -44,7 +45,8 @@ class AudioUnderrun(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """By arms or forms with an RTF; without them by agents' synthesis times."""
         told = _words(observed)
-        speaks, hears = bool(_SPEAKS.search(told)), bool(_HEARS.search(told))
+        hears = bool(_HEARS.search(told))
+        speaks = bool(_SPEAKS.search(told)) or (not hears and any(map(_sends_audio, observed.arms)))
         if hears and not speaks:
             return None  # a recogniser above 1 builds a backlog; nobody listens to it
         slow = [one for arm in observed.arms if (one := _of_arm(arm)) is not None] or _of_form(observed)
@@ -127,6 +129,12 @@ def _words(observed: Observed) -> str:
     parts += [f"{item.name} {item.value}" for item in observed.settings]
     parts += [one.name for one in observed.series[:200]]
     return " ".join(parts)[:100_000]
+
+
+def _sends_audio(arm: Arm) -> bool:
+    """An RTF beside a first byte or first audio: what is recognised has neither."""
+    rtf = any(value.quantity in {"rtf", "rtfx"} for value in arm.values.values())
+    return rtf and any(_FIRST_AUDIO.search(value.label) for value in arm.values.values())
 
 
 def _of_arm(arm: Arm) -> _Slow | None:

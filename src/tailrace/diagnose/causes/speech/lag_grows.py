@@ -26,6 +26,8 @@ _ADVICE: Final = (
 _PRICE: Final = "A restarted session loses its context and costs a connection."
 _LEAK: Final = "a state that grows with the session"
 
+IN_SECONDS_MS: Final = 10_000.0
+
 
 class LagGrows(Cause):
     """Service time of a chunk, backlog or lag has a positive slope over the age of the session."""
@@ -61,18 +63,18 @@ class LagGrows(Cause):
             missing.append(f"more points: {growth.line.n} are few for a slope")
         stream = f" of stream {growth.stream}" if growth.stream else ""
         return self.finding(
-            statement=f"The {growth.what}{stream} grows with the age of the session: {growth.first:.2f} -> "
-            f"{growth.last:.2f} ms, {growth.per_minute:.2f} ms per minute: {_LEAK}.",
+            statement=f"The {growth.what}{stream} grows with the age of the session: {_told(growth.first)} -> "
+            f"{_told(growth.last)}, {_told(growth.per_minute)} per minute: {_LEAK}.",
             evidence=[
                 Evidence(
-                    text=f"{growth.what} {growth.first:.2f} ms at the first point",
+                    text=f"{growth.what} {_told(growth.first)} at the first point",
                     source=growth.first_place,
                     name="first",
                     value=growth.first,
                     unit="ms",
                 ),
                 Evidence(
-                    text=f"{growth.what} {growth.last:.2f} ms at the last point, ages {ages}",
+                    text=f"{growth.what} {_told(growth.last)} at the last point, ages {ages}",
                     source=growth.last_place,
                     name="last",
                     value=growth.last,
@@ -137,6 +139,11 @@ class LagGrows(Cause):
             missing=missing,
             rivals=rivals,
         )
+
+
+def _told(ms: float) -> str:
+    """`32.5 s`, `840.20 ms`: a backlog of minutes is read in seconds."""
+    return f"{ms / 1e3:.4g} s" if abs(ms) >= IN_SECONDS_MS else f"{ms:.2f} ms"
 
 
 def _matters(growth: Growth) -> bool:

@@ -64,13 +64,15 @@ class RateMismatch(Cause):
         """By how fast audio time runs; or by two rates that differ in the configuration."""
         rates = _rates(observed)
         told = (*_of_bytes(observed, rates), *_of_totals(observed, rates), *_of_clocks(observed))
-        for seen in (*_of_streams(observed), *_of_samples(observed, rates), *told):
+        seen_all = [*_of_streams(observed), *_of_samples(observed, rates), *told]
+        for seen in seen_all:
             pair = _pair(seen.ratio)
             if pair is not None:
-                return self._found(seen, pair, rates)
+                again = [one for one in seen_all if one.place != seen.place and _agree(one.ratio, seen.ratio)]
+                return self._found(seen, pair, rates, again)
         return rate_on_arms(self, observed)
 
-    def _found(self, seen: _Ratio, pair: tuple[float, float], rates: dict[float, str]) -> Finding:
+    def _found(self, seen: _Ratio, pair: tuple[float, float], rates: dict[float, str], again: list[_Ratio]) -> Finding:
         fits = [(one, other) for one in rates for other in rates if abs(one / other / seen.ratio - 1.0) < NEAR]
         evidence = [
             Evidence(
@@ -105,7 +107,12 @@ class RateMismatch(Cause):
             ]
             if read in rates:
                 words = f"as {made:.0f} Hz audio read as the {read:.0f} Hz that are configured does"
-                missing = [f"the sample rate of what the client sends: {made:.0f} Hz would explain it"]
+                # A second measure of the same, such as the bytes beside the positions, is the rate that was sent.
+                missing = [] if again else [f"the sample rate of what the client sends: {made:.0f} Hz would explain it"]
+        evidence += [
+            Evidence(f"{one.what}: {one.ratio:.3f} of the configured rate as well", one.place, "ratio_again", one.ratio)
+            for one in again[:2]
+        ]
         return self.finding(
             statement=f"Audio time runs {seen.ratio:.3f} times as fast as the clock: {words}. Every position, lag "
             "and RTF is off by that factor, and recognition suffers.",
@@ -120,6 +127,10 @@ class RateMismatch(Cause):
             missing=missing,
             disproof_checked=["the ratio held over the whole stream, as a paced sender's does"],
         )
+
+
+def _agree(one: float, other: float) -> bool:
+    return abs(one / other - 1.0) < NEAR
 
 
 def _of_streams(observed: Observed) -> list[_Ratio]:

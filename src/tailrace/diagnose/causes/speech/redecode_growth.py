@@ -50,6 +50,8 @@ class RedecodeGrowth(Cause):
         return redecode_on_arms(self, observed) if teeth is None else self._of_teeth(teeth)
 
     def _of_teeth(self, teeth: Teeth) -> Finding:
+        if teeth.buffer:
+            return self._of_buffer(teeth)
         slope, gained, back = f"{teeth.slope * 1e3:.0f}", f"{teeth.gained_ms:.0f}", f"{teeth.back_ms:.0f}"
         return self.finding(
             statement=f"Within each utterance a partial takes longer and longer, by {slope} ms for each second of "
@@ -80,6 +82,35 @@ class RedecodeGrowth(Cause):
             verify="tailrace diagnose after.csv  # the same series after the change: flat within an utterance",
             disproof_checked=[f"it falls back by {back} ms when an utterance ends"],
         )
+
+    def _of_buffer(self, teeth: Teeth) -> Finding:
+        slope, name = f"{teeth.slope * 1e3:.3g}", teeth.buffer.replace("_", " ")
+        (short, quick), (long, slow) = teeth.first, teeth.last
+        return self.finding(
+            statement=f"The work on a chunk follows the audio that is still open, {slope} ms for each second of the "
+            f"{name} ({quick:.0f} ms at {short:.3g} s, {slow:.0f} ms at {long:.3g} s), and falls back by "
+            f"{teeth.back_ms:.0f} ms when that is cut: the whole buffer is decoded again at each step, and not the age "
+            "of the session makes it slow.",
+            evidence=[
+                Evidence(
+                    f"{quick:.0f} ms at {short:.3g} s of {name}, {slow:.0f} ms at {long:.3g} s", teeth.place, "work",
+                    round(slow, 1), "ms",
+                ),
+                Evidence(f"{slope} ms a second of it", teeth.place, "slope", round(teeth.slope * 1e3, 2), "ms/s"),
+                Evidence(
+                    f"{teeth.back_ms:.0f} ms fall where it is cut (n = {teeth.n})", teeth.place, "back",
+                    round(teeth.back_ms, 1), "ms",
+                ),
+            ],
+            explains_ms=teeth.gained_ms,
+            relation=f"({slow:.0f} - {quick:.0f}) ms / ({long:.3g} - {short:.3g}) s = "
+            f"{(slow - quick) / max(long - short, 1e-9):.3g} ms a buffered second",
+            n=teeth.n,
+            advice=_ADVICE,
+            price=_PRICE,
+            verify="tailrace diagnose after.csv  # the same series after the change: flat along the buffer",
+            disproof_checked=[f"it falls back by {teeth.back_ms:.0f} ms when the buffer is cut, later in the session"],
+        )  # fmt: skip
 
     def _of_stream(self, stream: SpeechStream) -> Finding | None:
         every = utterance_lags(stream)

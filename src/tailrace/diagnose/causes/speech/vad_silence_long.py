@@ -81,7 +81,9 @@ class VadSilenceLong(Cause):
                 f"Each turn ends {typical:.0f} ms after the speech, of which {silence.ms:.0f} ms are the configured "
                 f"silence; {own:.0f} ms are the system's own."
             )
-            relation = f"{typical:.0f} - {silence.ms:.0f} = {own:.0f} ms"
+            relation = (
+                f"{typical:.0f} - {silence.ms:.0f} = {own:.0f} ms ({typical / 1e3:.3g} - {silence.ms / 1e3:.3g} s)"
+            )
         else:
             statement = (
                 f"Each turn ends about {typical:.0f} ms after the speech, whatever was said: that looks like a timer."

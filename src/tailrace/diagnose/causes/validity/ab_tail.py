@@ -8,6 +8,7 @@ from tailrace.diagnose.arms.as_written import seen
 from tailrace.diagnose.arms.asked import concurrency_of
 from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.arms.pairs import before_and_after, unlike
+from tailrace.diagnose.arms.repeats import Repeated, repeated
 from tailrace.diagnose.arms.unfinished import lost_share
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -66,22 +67,26 @@ class _Sides(NamedTuple):
 @asked_once
 def _sides(observed: Observed) -> list[_Sides]:
     """What each pair of arms, and each column of changes, says."""
+    runs = {id(one.arm): one for one in repeated(observed)}
     out = [
         side
-        for pair in before_and_after(observed.arms)
-        if (side := _of_pair(pair.before, pair.after, observed)) is not None
+        for pair in before_and_after([one.arm for one in runs.values()])
+        if (side := _of_pair(runs[id(pair.before)], runs[id(pair.after)], observed)) is not None
     ]
     out += [_of_changes(arm, observed) for arm in observed.arms if any(v.relative for v in arm.values.values())]
     return [item for item in out if item.changes]
 
 
-def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides | None:
+def _of_pair(old_runs: Repeated, new_runs: Repeated, observed: Observed) -> _Sides | None:
+    before, after = old_runs.arm, new_runs.arm
     changes = []
     for metric in _METRICS:
         for stat in ("p999", "p99", "p95"):
             old, new = before.quoted(metric, stat), after.quoted(metric, stat)
             if not old or not new or old.relative or new.relative or old.value <= 0 or old.unit != new.unit:
                 continue
+            if old_runs.apart(new_runs, old.key) is False:
+                break  # repeated runs of one arm differ as much as the arms do
             mid = (before.quoted(metric, "p50", "mean"), after.quoted(metric, "p50", "mean"))
             if mid[0] and mid[1] and mid[0].stat != mid[1].stat:
                 mid = (None, None)
@@ -91,6 +96,10 @@ def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides | None:
             numbers += [
                 seen(arm, one) for arm, one in zip((before, after), mid, strict=True) if one and middle is not None
             ]
+            if old_runs.apart(new_runs, old.key):
+                both = [", ".join(f"{value:g}" for value in runs.values(old.key)) for runs in (old_runs, new_runs)]
+                words = f"every run of one side lies beyond every run of the other: {both[0]} against {both[1]}"
+                numbers.append(Evidence(words, str(new.place), "runs_apart"))
             usual = mid[0].stat if mid[0] else "p50"
             changes.append(_Change(metric, middle, tail, stat, after, numbers, usual))
             break

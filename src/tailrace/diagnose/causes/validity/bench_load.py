@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.paired_rounds import paired_rounds
 from tailrace.diagnose.arms.again import MEASURE
 from tailrace.diagnose.arms.as_written import name_of, seen, shown
 from tailrace.diagnose.arms.asked import concurrency_of, given, number_stated
+from tailrace.diagnose.arms.repeats import RUN, repeated
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Rows
@@ -20,6 +21,7 @@ from tailrace.model.finding import Action, Evidence, Finding, Level
 __all__ = ["BenchClientQueue", "BenchClosedLoop", "BenchUnstable", "waves_of"]
 
 LEAST_ROWS: Final = 12
+MORE_WAVES: Final = 2.0
 TOGETHER: Final = 0.05
 """Of the longest request, within which all must have been sent."""
 
@@ -71,6 +73,7 @@ class BenchClientQueue(Cause):
         waves = n / limit
         expected = waves * made
         inside = _more_than_allowed(arm, limit)
+        mean_wait = _mean_of_waves(arm, waves, made, limit, observed)
         return self.finding(
             statement=f"TTFT {ttft.stat} {shown(ttft.value, 'ms')} is what a queue of the test's own gives: {n:g} "
             "prompts at "
@@ -90,6 +93,7 @@ class BenchClientQueue(Cause):
                     text=f"{waves:.3g} waves x {shown(made, 'ms')} a generation = {shown(expected, 'ms')}",
                     source=str(arm.place) or "facts", name="waves", value=waves,
                 ),
+                *([Evidence(mean_wait, str(arm.place) or "facts", "mean_wait")] if mean_wait else []),
                 *(
                     [
                         Evidence(
@@ -134,6 +138,28 @@ def waves_of(arm: Arm, n: float | None, limit: float | None, observed: Observed 
     if made <= 0 or not 0.7 <= ttft.value / (n / limit * made) <= 1.3:
         return None
     return Waves(n, limit, made, ttft)
+
+
+def _mean_of_waves(arm: Arm, waves: float, made_ms: float, limit: float, observed: Observed) -> str:
+    """The mean TTFT that whole waves give, where a run without a queue tells what a first token takes by itself."""
+    seen_mean = arm.get("ttft", "mean")
+    alone = next(
+        (
+            ttft
+            for other in observed.arms
+            if other is not arm and (other.get("n") or limit + 1) <= limit
+            and (ttft := other.get("ttft", "mean", "p50")) is not None
+        ),
+        None,
+    )  # fmt: skip
+    if seen_mean is None or alone is None or waves < MORE_WAVES:
+        return ""
+    each = (alone + made_ms) / 1e3
+    mean = (waves - 1) / 2 * each + alone / 1e3
+    return (
+        f"one answer takes {alone / 1e3:.3g} + {made_ms / 1e3:.4g} = {each:.2f} s; waits of 0 to {waves - 1:.3g} of "
+        f"them give a mean TTFT of {mean:.1f} s, seen {seen_mean / 1e3:.1f} s"
+    )
 
 
 def _more_than_allowed(arm: Arm, limit: float) -> tuple[float, float, float] | None:
@@ -194,10 +220,11 @@ class BenchClosedLoop(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """Longer outputs, shorter TTFT, equal concurrency, no request rate."""
         arms = [arm for arm in observed.arms if _output(arm, observed) and arm.quoted("ttft", "mean", "p50", "p99", "")]
-        for place, short in enumerate(arms):
-            for long in arms[place + 1 :]:
-                swapped = (_output(short, observed) or 0.0) > (_output(long, observed) or 0.0)
-                found = self._pair(long, short, observed) if swapped else self._pair(short, long, observed)
+        # The widest pair shows the whole fall; a sweep's neighbours only a step of it.
+        by_output = sorted(arms, key=lambda arm: _output(arm, observed) or 0.0)
+        for steps in range(len(by_output) - 1, 0, -1):
+            for short, long in zip(by_output, by_output[steps:], strict=False):
+                found = self._pair(short, long, observed)
                 if found is not None:
                     return found
         return None
@@ -281,10 +308,12 @@ class BenchUnstable(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """CV of TTFT above 0.3 over runs that nothing tells apart but their number."""
-        runs = [arm for arm in observed.arms if _RUN.search(f"{arm.label} {' '.join(arm.keys)}")]
+        runs = [arm for arm in observed.arms if RUN.search(f"{arm.label} {' '.join((*arm.keys, *arm.values))}")]
         loads_ = {tuple(sorted((key, arm.keys[key]) for key in arm.keys if key in CONDITIONS)) for arm in runs}
-        if len(runs) < 3 or len(loads_) > 1:  # under other loads they are no repetitions
-            return self._listed(observed)
+        # Under other loads they are no repetitions, and neither are the runs of several arms.
+        arms = sum(len(one.runs) > 1 for one in repeated(observed)) > 1
+        if len(runs) < 3 or len(loads_) > 1 or arms:
+            return self._listed(observed) or paired_rounds(self, observed)
         for stat in ("mean", "p50", "", "p99"):
             values = [(arm, arm.quoted("ttft", stat)) for arm in runs]
             known = [(arm, quoted) for arm, quoted in values if quoted is not None and not quoted.relative]
@@ -292,14 +321,14 @@ class BenchUnstable(Cause):
                 continue
             cv = _cv([quoted.value for _, quoted in known])
             if cv <= self.CV:
-                return None
+                return paired_rounds(self, observed)
             gaps = [arm.get("itl", "mean", "p50", "") or arm.get("tpot", "mean", "p50", "") for arm, _ in known]
             calm = [gap for gap in gaps if gap is not None]
             steady = _cv(calm) if len(calm) == len(known) else None
             if steady is not None and steady > self.CV:
                 return None
             return self._found(known, cv, steady)
-        return None
+        return paired_rounds(self, observed)
 
     def _found(self, known: list[tuple[Arm, Quoted]], cv: float, steady: float | None) -> Finding:
         values = [quoted.value for _, quoted in known]
@@ -347,11 +376,6 @@ class BenchUnstable(Cause):
             ]
             return self._found(known, _cv(values), None)
         return None
-
-
-_RUN: Final = re.compile(
-    r"(?<![a-z])(?:run|trial|attempt|repeat|repetition|round|iteration|rep)s?(?![a-z])|#\d", re.IGNORECASE
-)
 
 
 def _cv(values: list[float]) -> float:

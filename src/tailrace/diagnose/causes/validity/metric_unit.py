@@ -203,6 +203,7 @@ class MetricUnit(Cause):
             return None
         n = int(known.sum())
         source = str(rows.place)
+        counted, told_ = float(ours[known].sum()), float(usage[known].sum())
         return self.finding(
             statement=f"The client counts {ratio:.2f} x the tokens that the engine's usage says (n = {n}): it counts "
             "chunks"
@@ -215,16 +216,21 @@ class MetricUnit(Cause):
                     source=source,
                     name="token_ratio",
                     value=round(ratio, 3),
-                )
+                ),
+                Evidence(
+                    f"{counted:g} tokens counted, {told_:g} in the usage ({float(np.median(usage[known])):g} each, "
+                    f"median): {told_ / counted:.3g} x",
+                    source, "usage_tokens", told_, "tokens",
+                ),
             ],
             explains_ms=None,
-            relation=f"client count / usage = {ratio:.2f}, not 1.00",
+            relation=f"client count / usage = {counted:g} / {told_:g} = {counted / told_:.3g}, not 1.00",
             n=n,
             advice=_ADVICE,
             price=PRICE_OF_A_UNIT,
             verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
             missing=[] if n >= 3 else ["more requests with both counts"],
-        )
+        )  # fmt: skip
 
 
 def _stated_counts(observed: Observed) -> list[Arm]:

@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.gap_stated import gap_stated
+from tailrace.diagnose.arm_evidence.parts_of_whole import gap_of_parts
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.trace_cover import Cover, covers, engines_alone, stated_covers
@@ -41,7 +42,7 @@ class TraceGap(Cause):
                     "the client's (or the gateway's) span of the same traces: the engine's alone do not say what they "
                     "leave out"
                 )
-            return gap_stated(self, observed)
+            return gap_stated(self, observed) or gap_of_parts(self, observed)
         total = sum(cover.total_ms for cover in found)
         share = sum(cover.covered_ms for cover in found) / total
         return self._found(found, share) if share < COVERED else None

@@ -250,6 +250,13 @@ def _flat(found: dict[str, Any]) -> dict[str, Any]:
     return out | {plain_key(key): value for key, value in found.items()}
 
 
+_DONE: Final = ("done_seen", "stream_done", "stream_complete", "stream_completed", "done", "response_complete")
+_SAID: Final = ("msg", "message", "detail", "details", "event")
+_GONE: Final = re.compile(
+    r"disconnect|connection (?:reset|closed|aborted)|broken pipe|hung up|client (?:gone|left|closed|abort)|"
+    r"stream (?:cut|ended early|aborted|truncated)",
+    re.IGNORECASE,
+)
 _TIMED_OUT: Final = re.compile(r"time[ -]?out|timed out", re.IGNORECASE)
 
 
@@ -319,6 +326,7 @@ class AccessJson:
         self._attempts(row, found)
         row.method, row.path = _text(found, _METHODS), _text(found, _PATHS)
         row.upstream_address, row.reason = _text(found, _ADDRESSES)[-60:], _text(found, _REASONS)
+        self._cut(row, found)
         if (
             found.get("upstream_header_time") in ("", "-")
             and row.status >= 500
@@ -337,6 +345,17 @@ class AccessJson:
             return row, Clock.NONE
         row.at = stamp[0]
         return row, stamp[1]
+
+    def _cut(self, row: Access, found: dict[str, Any]) -> None:
+        """A stream whose end was never seen, by the gateway's own fields: it has 200 all the same."""
+        unseen = any(found.get(key) is False for key in _DONE)
+        open_end = found.get("stream") is True and found.get("finish_reason", "") is None
+        said = _text(found, _SAID)
+        if not (unseen or open_end) and not (_GONE.search(said) and row.status < 400):
+            return
+        row.reason = row.reason or said or "the end of the stream was not seen"
+        words = " ".join(filter(None, (said, "no end of the stream seen" if unseen or open_end else "")))
+        self.context.events.add("disconnect", self.context.number, None, words.encode())
 
     def _plan(self, keys: tuple[str, ...]) -> list[tuple[str, str, Callable[[object], float]]]:
         """Which keys of such an object say what: the same for every line of one writer."""

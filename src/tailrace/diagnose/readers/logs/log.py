@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.observed import Clock, Observed, Place, Rows, Setting, Understood
+from tailrace.diagnose.readers.engine_settings import settings_of_words, split_line
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.logs.access_json import AccessJson
 from tailrace.diagnose.readers.logs.access_text import NO_TIMES, AccessText
@@ -56,6 +57,11 @@ _HAPPENED: Final = (
     (b"CRITICAL", "error"),
     (b"Traceback (most recent call last)", "error"),
 )
+_STARTED: Final = re.compile(
+    rb"\s*(?:[$%#>]\s*)?(?:[\w./~-]*python[\d.]*\s+-m\s+)?[\w./~-]*"
+    rb"(?:llama-server|vllm\s+serve|vllm\.entrypoints[\w.]*|sglang\.launch_server|sglang\s+serve|"
+    rb"text-generation-launcher|trtllm-serve|tritonserver)\s+(?:\S+\s+)?-"
+)
 _TAGS: Final = 4096
 _USELESS: Final = 50
 """So many lines of one place in the engine's source, nothing learned from any, and the rest is not looked at."""
@@ -92,6 +98,8 @@ class Log:
         self.ordinary = 0
         """Records of a log that say nothing of speed."""
         self.examples: list[str] = []
+        self.commands: list[Setting] = []
+        """Options of the command that started the engine, where it stands above its output."""
         self.cut = ""
         """Why it was not read to its end, where it was not."""
         self._held: list[bytes] = []
@@ -268,6 +276,12 @@ class Log:
         self.understood += 1
 
     def _missed(self, line: bytes) -> None:
+        if _STARTED.match(line[:_HELD]):
+            options = settings_of_words(split_line(line[:_HELD]), source=self.source, line=self.context.number)
+            if options:
+                self.commands += options
+                self.understood += 1
+                return
         if len(self.examples) < _EXAMPLES:
             said = line[:80].decode("utf-8", "replace").strip()
             self.examples.append(f"{self.context.number}: {said}")
@@ -337,6 +351,7 @@ class Log:
         for key, fact in self.facts.facts.items():
             yield Setting(name=names.get(key, key), value=fact.value, place=place)
         yield from self.kubernetes.settings
+        yield from self.commands
         if self.facts.engine:
             yield Setting(name="engine", value=self.facts.engine, place=place)
         if self.context.offsets and self.context.clock is Clock.LOCAL:

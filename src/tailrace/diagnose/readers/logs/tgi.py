@@ -15,6 +15,7 @@ __all__ = ["Tgi"]
 _TIME: Final = re.compile(r'(\w+_time|time_per_token)="?([\d.]+) ?(ns|µs|μs|us|ms|s|m)(?:([\d.]+)s)?"?(?=[\s,}]|$)')
 _GRAMMAR: Final = re.compile(r"grammar: (None|Some\()")
 _TOKENS: Final = re.compile(r"max_new_tokens: Some\((\d+)\)")
+_OPTIONS: Final = re.compile(r"\b(best_of|top_n_tokens|n|num_beams): (?:None|Some\((\d+)\)|(\d+))")
 _NAMES: Final = {
     "total_time": "e2e",
     "validation_time": "preprocess",
@@ -54,6 +55,8 @@ class Tgi:
         grammar = _GRAMMAR.search(text)
         if grammar is not None:
             row["grammar"] = "no" if grammar[1] == "None" else "yes"
+        for name, some, bare in _OPTIONS.findall(text):
+            row[name] = float(some or bare or 1)  # `None` is the usual one
         limit = _TOKENS.search(text)
         if limit is not None:
             row["max_tokens"] = float(limit[1])
