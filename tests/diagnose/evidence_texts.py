@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from tailrace.app.diagnose import diagnose_sources
@@ -27,6 +28,13 @@ def found(folder: Path, code: str, **files: str) -> Finding | None:
 def codes(folder: Path, **files: str) -> list[str]:
     """The codes of all findings, the surest first."""
     return [item.code for item in asked(folder, **files).findings]
+
+
+def unshown(finding: Finding) -> list[str]:
+    """The numbers of its statement that stand in none of its evidence, nor in its relation."""
+    told = " ".join([finding.relation, *(item.text for item in finding.evidence)]).replace(",", "")
+    numbers = re.findall(r"(?<![\w.])\d+(?:\.\d+)?", finding.statement.replace(",", ""))
+    return [one for one in numbers if not re.search(rf"(?<![\d.]){re.escape(one)}(?!\d)", told)]
 
 
 def said(finding: Finding) -> str:

@@ -247,6 +247,18 @@ def test_a_pool_by_the_words_of_its_columns(ask, waiting, full):
 def test_times_and_statistics_of_a_group_are_no_replicas(ask):
     told = {"facts": 1, "context": {"running_after_s": [6, 20, 90], "waiting": {"p50": 3, "p90": 5, "p99": 400}}}
     assert "LB_SKEW" not in ask(f_json=json.dumps(told))
+    assert "LB_SKEW" not in ask(f_json=facts(waiting={"p50_reqs": 3, "p90_reqs": 5, "p99_reqs": 400}))
+
+
+def test_the_most_that_waited_at_each_replica_is_a_list_of_replicas(ask):
+    assert "LB_SKEW" in ask(f_json=facts(max_waiting_by_replica=[2, 3, 90, 4]))
+
+
+@pytest.mark.parametrize(("stated", "at_once"), [({"workers": 4}, True), ({"server": {"workers": 4}}, False)])
+def test_the_workers_of_a_server_are_no_requests_at_once(ask, stated, at_once):
+    head = "| run | n | TTFT p99 (ms) | TPOT p50 (ms) | output tokens |"
+    found = ask(t_md=table(head, "|---|---|---|---|---|", "| a | 100 | 50000 | 20 | 100 |"), f_json=facts(**stated))
+    assert ("BENCH_CLIENT_QUEUE" in found) is at_once
 
 
 def events(*seconds: int) -> str:

@@ -15,6 +15,7 @@ from tailrace.diagnose.causes.gateway.stage_slow import PreprocessSlow
 from tailrace.diagnose.causes.mix.structured_output import StructuredOutput
 from tailrace.diagnose.causes.scheduler.prefill_steals_decode import PrefillStealsDecode
 from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Series
+from tailrace.diagnose.readers.fact_groups import arms_in_groups
 from tailrace.diagnose.readers.heading import heading
 from tailrace.diagnose.readers.headings import heading as column
 from tailrace.diagnose.readers.json_groups import group_in
@@ -35,6 +36,16 @@ def test_objects_side_by_side_are_arms_and_sections_are_none() -> None:
     rows = group_in({"steps": [{"depth": 1, "itl_ms": 2}, {"depth": 9, "itl_ms": 3}]})
     assert [name for name, _ in rows] == ["depth 1", "depth 9"]
     assert group_in({"steps": [{"depth": 1}, 5]}) == []
+
+
+@pytest.mark.parametrize(("names", "moments"), [
+    (["at_5min", "at_10min", "at_20min"], [300.0, 600.0, 1200.0]),
+    (["minute_1", "minute_2", "minute_3"], [60.0, 120.0, 180.0]),
+    (["at_8", "at_16", "at_32"], [None] * 3),
+])  # fmt: skip
+def test_groups_that_are_named_after_moments_have_the_time(names: list[str], moments: list[float | None]) -> None:
+    groups = {name: {"ttft_ms": 400 + n} for n, name in enumerate(names)}
+    assert [arm.keys.get("time_s") for arm in arms_in_groups(groups, Place("form.json"))] == moments
 
 
 def test_numbers_of_no_known_name_stay_with_their_arm() -> None:

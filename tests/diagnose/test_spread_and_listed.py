@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tailrace.diagnose.readers import listed_rows
 from tailrace.diagnose.readers.listed_rows import with_listed_rows
 from tailrace.diagnose.readers.spread_columns import told_quantity
 from tailrace.diagnose.readers.text import observed_text
@@ -192,3 +193,23 @@ def test_columns_of_replicas_are_no_repeated_runs():
 
     assert seen("run 0", "run 1", "run 2") == 6
     assert seen("r0", "r1", "r2") < 6
+
+
+@pytest.mark.parametrize(
+    ("line", "ends"),
+    [("TTFT p99 of {}: 5 ms", ""), ("foo {}: 5 things", ""), ("foo {}: 1 2 3", "ttft over runs: 1 2 3")],
+)
+def test_a_list_that_is_no_table_is_judged_once_however_long(line, ends, monkeypatch):
+    judged = listed_rows._measured
+    asked = []
+    monkeypatch.setattr(listed_rows, "_measured", lambda *of: asked.append(of) or judged(*of))
+    lines = list(enumerate([*(line.format(n) for n in range(400)), ends], start=1))
+    assert with_listed_rows(lines) == lines
+    assert len(asked) <= 3
+
+
+def test_what_is_behind_a_line_without_a_unit_is_still_a_table():
+    lines = [(1, "a: foo 3"), (2, "b: foo 4"), (3, "c: foo 5 ms"), (4, "d: foo 6 ms")]
+    made = with_listed_rows(lines)
+    assert made[:2] == lines[:2]
+    assert [text for _, text in made[2:]] == ["| arm | foo |", "|---|---|", "| c | 5 ms |", "| d | 6 ms |"]

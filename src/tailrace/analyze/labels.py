@@ -99,6 +99,9 @@ def _shared(column: NDArray[Any]) -> tuple[list[Any], NDArray[np.int64]] | None:
     """
     if column.dtype != object or not column.flags.c_contiguous:
         return None
+    if not column.size:
+        # Without a request nothing is counted; the first count loads numpy's masked arrays.
+        return [], np.zeros(0, dtype=np.int64)
     at = np.frombuffer(column, dtype=np.intp)
     if np.unique(at[:: max(1, at.size // _LOOKED_AT)]).size > _FEW:
         return None

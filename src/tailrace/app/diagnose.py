@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -167,7 +166,10 @@ def _decode(line: bytes, place: str) -> RequestRecord:
 
 
 def _live(url: str, token: str, timeout_s: float) -> list[Source]:
-    from tailrace.probe.evidence import fetch_evidence  # noqa: PLC0415  (the load generator, only for a URL)
+    # The load generator and its loop, only for a URL.
+    import asyncio  # noqa: PLC0415
+
+    from tailrace.probe.evidence import fetch_evidence  # noqa: PLC0415
 
     found = asyncio.run(fetch_evidence(url, limit=_LIVE_RECORDS, token=token, timeout_s=timeout_s))
     out = []

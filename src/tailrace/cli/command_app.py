@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 F = TypeVar("F", bound=Callable[..., Any])
 
 _EXAMPLE = "Example: "
+_UNKNOWN = object()
 _AS_IT_IS = "\b\n"
 """Before a paragraph that click is not to wrap."""
 
@@ -35,6 +36,32 @@ def laid_out(text: str | None) -> str | None:
     return "\n\n".join(paragraphs)
 
 
+class _AsTyped:
+    """A parameter of words, or a flag that nobody set: nothing is converted. Typer from 0.29 on imports pydantic for
+    it, which is a tenth of a second of every command; from its own `RuntimeParam` this is what is left without that.
+    """
+
+    def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
+        """The words as they were typed; a list of them where several may be given."""
+        several = param.multiple or param.nargs == -1
+        if value is None:
+            return () if several else None
+        if param.type_descriptor.annotation is bool:
+            param._runtime_param = None  # noqa: SLF001  (what an environment variable says of a flag is typer's)
+            return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+        return list(value) if several else value
+
+
+def _is_plain(parameter: Any) -> bool:
+    """Whether nothing but words, or yes or no, is asked for, and typer has not made its conversion yet."""
+    described = getattr(parameter, "type_descriptor", None)
+    if described is None or getattr(parameter, "_runtime_param", _UNKNOWN) is not None:
+        return False
+    several = parameter.multiple or parameter.nargs == -1
+    plain = (list[str],) if several else (str, bool)
+    return described.annotation in plain and described.parameter_info.parser is None
+
+
 class PlainCommand(TyperCommand):
     """A command whose help groups its options by `rich_help_panel`, in plain text."""
 
@@ -42,6 +69,12 @@ class PlainCommand(TyperCommand):
         super().__init__(
             name, **{**given, "help": laid_out(given.get("help")), "epilog": laid_out(given.get("epilog"))}
         )
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As click's; parameters of words get by without typer's conversion."""
+        for parameter in filter(_is_plain, self.get_params(ctx)):
+            setattr(parameter, "_runtime_param", _AsTyped())  # noqa: B010  (typer has no other place for it)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, then the named groups as they were written, then the rest."""

@@ -192,11 +192,15 @@ class Scrape:
     def histograms(self, name: str) -> dict[Labels, Histogram]:
         """Label set (without `le`) -> its histogram. Its count is the bucket without end, or `_count` without one."""
         buckets: dict[Labels, dict[float, float]] = {}
+        at = 0
         for sample in self.samples.get(f"{name}_bucket", ()):
             bound = _number(sample.labels.get("le", ""))
             if bound is not None and not math.isnan(bound) and _possible(sample.value):
-                labels = tuple([item for item in sample.key if item[0] != "le"])
-                buckets.setdefault(labels, {})[bound] = sample.value
+                key = sample.key
+                # In the series of one metric it stands where it stood in the one before.
+                if at >= len(key) or key[at][0] != "le":
+                    at = next(place for place, item in enumerate(key) if item[0] == "le")
+                buckets.setdefault(key[:at] + key[at + 1 :], {})[bound] = sample.value
         if not buckets:
             return {}
         sums, counts = self.series(f"{name}_sum"), self.series(f"{name}_count")
@@ -243,6 +247,8 @@ def put_together(parts: Iterable[Histogram]) -> Histogram:
     seen = [part for part in every if part.count] or every
     if not seen:
         return Histogram([], [], 0.0, 0.0)
+    if len(seen) == 1:
+        return Histogram(seen[0].bounds, seen[0].counts, seen[0].sum, seen[0].count)
     common = set(seen[0].bounds).intersection(*(part.bounds for part in seen[1:]))
     bounds = sorted(common)
     sums = dict.fromkeys(bounds, 0.0)

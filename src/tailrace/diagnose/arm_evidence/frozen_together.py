@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["frozen_together"]
 
 LEAST_MS: Final = 500.0
+"""A shorter stop may be one step with a long prompt."""
 _ALL: Final = re.compile(
     r"(?:all|every|each).*(?:freez|froz|stop|stall|paus|stuck)|(?:freez|froz|stop|stall|paus)\w*.*together|simultaneous"
 )

@@ -37,6 +37,9 @@ _TAMED: Final = re.compile(
 def gc_on_arms(cause: Cause, observed: Observed, *, advice: str, price: str) -> Finding | None:
     """The arm whose collector was tamed has its tail cut, at the same usual gap."""
     what = changed(observed)
+    # Asked of each arm before it is asked of thousands of pairs; in those a `gen` may stand before a `2`.
+    if not _COLLECTOR.search(what) and not any(_COLLECTOR.search(f"{said(arm)} 2") for arm in observed.arms):
+        return None
     best: tuple[Arm, Quoted, Arm, Quoted] | None = None
     for pair in pairs(observed.arms):
         words = f"{said(pair.first)} {said(pair.second)}"

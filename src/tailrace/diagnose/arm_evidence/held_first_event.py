@@ -167,7 +167,7 @@ def _paths(observed: Observed) -> list[_Path]:
         out.append(_Path(label, np.array([value for _, value in mine_]), mine_[0][0].place))
     out += [*_columns(observed), *_listed_arms(observed), *_lists(observed)]
     # A form's list is a fact and a number of its arm.
-    return [one for n, one in enumerate(out) if not any(np.array_equal(one.ttft, other.ttft) for other in out[:n])]
+    return list({one.ttft.tobytes(): one for one in reversed(out)}.values())[::-1]
 
 
 def _columns(observed: Observed) -> list[_Path]:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["scale_out_in_series"]
 
 WORSE: Final = 1.5
+"""The latency when replicas are asked for, against that at the beginning."""
 HELPED: Final = 0.8
+"""Of the worst latency, what is left at the end where the replicas helped."""
 SAME_VOLUME: Final = 0.1
 LEAST_MIN: Final = 3.0
 """Minutes between the wish and the replica; sooner, nobody waited for it."""

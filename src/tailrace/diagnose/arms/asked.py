@@ -158,7 +158,10 @@ def concurrency_of(arm: Arm, observed: Observed) -> float | None:
     if own is not None:
         return own
     stated = number_stated(
-        observed, r"(?:^|\.)(?:max )?(?:concurrency|users|clients|parallel(?:ism)?|workers|in flight)$"
+        observed,
+        # A server has workers as well.
+        r"(?:^|\.)(?:max )?(?:concurrency|users|clients|parallel(?:ism)?|in flight)$|"
+        r"^(?:(?:load|bench|client|test|fixed)[\w ]*\.)?workers$",
     )
     return observed.number("max_concurrency", "concurrency") or (None if stated is None else stated.number)
 

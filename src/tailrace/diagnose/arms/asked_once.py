@@ -22,7 +22,10 @@ def asked_once(ask: Callable[Concatenate[Body, Words], Answer]) -> Callable[Conc
 
     @wraps(ask)
     def asked(body: Body, /, *words: Words.args, **more: Words.kwargs) -> Answer:
-        answers: dict[Any, Answer] = vars(body).setdefault("answers", {})
+        own = vars(body)
+        answers: dict[Any, Answer] | None = own.get("answers")
+        if answers is None:
+            answers = own["answers"] = {}
         question = (ask, words, tuple(more.items())) if more else (ask, words)
         try:
             return answers[question]

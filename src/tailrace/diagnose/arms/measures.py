@@ -23,6 +23,7 @@ __all__ = ["Measure", "Measures", "measures_of"]
 
 _COUNTED: Final = frozenset({"turn", "iteration"})
 MOST_ROWS: Final = 200
+"""Of a table along turns or steps: a longer one was written by a program, and is judged as the series that it is."""
 
 
 class Measure(NamedTuple):
@@ -36,7 +37,7 @@ class Measure(NamedTuple):
 
     @property
     def ms(self) -> float | None:
-        """It as a duration; `None` where it is none."""
+        """It as a duration (ms); `None` where it is none."""
         return in_unit(self.value, self.unit, "ms") if self.unit in TO_MS else None
 
     @property
@@ -57,8 +58,6 @@ class Measures(NamedTuple):
     name: str
     own: tuple[Measure, ...]
     common: tuple[Measure, ...]
-    texts: str
-    """Every word that is no number (of the arm)."""
 
     def find(self, words: str, without: str = "") -> Measure | None:
         """The first number whose words match `words` and not `without`; its own before what is stated of all."""
@@ -110,10 +109,9 @@ def measures_of(observed: Observed) -> list[Measures]:
             for name, value in arm.keys.items()
             if isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
         ]
-        texts = " ".join([arm.name, arm.label, *(f"{k} {v}" for k, v in arm.keys.items() if isinstance(v, str))])
-        out.append(Measures(arm.name, tuple(own), common, texts))
+        out.append(Measures(arm.name, tuple(own), common))
     out += _rows_of_turns(observed, common)
-    return out or ([Measures("", (), common, "")] if common else [])
+    return out or ([Measures("", (), common)] if common else [])
 
 
 def _rows_of_turns(observed: Observed, common: tuple[Measure, ...]) -> list[Measures]:
@@ -130,7 +128,7 @@ def _rows_of_turns(observed: Observed, common: tuple[Measure, ...]) -> list[Meas
                 for one in columns
                 if len(one) > row and one.at[row] == at and isfinite(one.values[row])
             )
-            out.append(Measures(f"{axis} {at:g}", own, common, ""))
+            out.append(Measures(f"{axis} {at:g}", own, common))
     return out
 
 

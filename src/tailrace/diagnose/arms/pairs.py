@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
+from operator import is_
 from typing import Final, NamedTuple
 
 from tailrace.diagnose.arms.asked import condition, given, label_number, told
@@ -30,6 +31,8 @@ __all__ = [
 LOADS: Final = ("concurrency", "offered_rps", "n", "prompt_tokens", "output_tokens", "sessions", "max_concurrency",
          "batch", "batch_size", "bs")  # fmt: skip
 """Quantities that say how much work an arm was given."""
+_KEPT: Final = 200
+"""Of so many arms the pairs are kept."""
 _ALIKE: Final = 0.05
 """Two loads that differ by less, relatively, are one: nobody drives a server more evenly."""
 
@@ -81,7 +84,19 @@ def pairs(arms: Sequence[Arm]) -> Iterator[Pair]:
     """Every two arms of one table, form or run of benchmarks that were given the same work, in the order of roles, or
     of the rows.
     """
-    # Each arm is asked once: a hundred of them are five thousand pairs, and a dozen rules go through all.
+    if 0 < len(arms) <= _KEPT:
+        # A hundred arms are five thousand pairs, and a dozen rules go through all.
+        own = vars(arms[0])
+        of, found = own.get("pairs", ((), ()))
+        if len(of) != len(arms) or not all(map(is_, of, arms)):
+            of, found = own["pairs"] = (tuple(arms), tuple(_pairs(arms)))
+        yield from found
+    else:
+        yield from _pairs(arms)
+
+
+def _pairs(arms: Sequence[Arm]) -> Iterator[Pair]:
+    # Each arm is asked once.
     for (first, here), (second, there) in combinations([(arm, loads(arm)) for arm in arms], 2):
         same, differs = _compared(here, there)
         if _more_than_n(differs):

@@ -244,13 +244,15 @@ def _lists(observed: Observed) -> list[tuple[str, tuple[str, ...], tuple[float, 
     groups: dict[str, list[tuple[str, float, str]]] = {}
     for item in told(observed):
         place = str(item.place) or "form"
-        if item.unit in _NO_COUNTS or statistic(item.name.rsplit(".", maxsplit=1)[-1].split("_")[0]):
+        if item.unit in _NO_COUNTS:
             continue
         if isinstance(item.value, list) and all(_is_count(value) for value in item.value):
             replicas = tuple(f"replica {index}" for index in range(len(item.value)))
             out.append((item.name, replicas, tuple(float(value) for value in item.value), place))
         elif "." in item.name and _is_count(item.value):
             name, member = item.name.rsplit(".", maxsplit=1)
+            if statistic(member.split("_")[0]):
+                continue  # `p50`, `p99` of one number are no replicas
             groups.setdefault(name, []).append((member, item.number or 0.0, place))
     for name, members in groups.items():
         names = tuple(f"replica {member}" for member, _, _ in members)

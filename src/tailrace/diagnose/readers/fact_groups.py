@@ -27,6 +27,8 @@ _MOMENT: Final = re.compile(
     r"(?:.*_)?(?:at|after|t|minute|min|hour|second|age)_?(\d+(?:\.\d+)?)_?(s|sec|seconds?|m|min|minutes?|h|hours?)?"
     r"|(\d+(?:\.\d+)?)_?(s|sec|seconds?|min|minutes?|h|hours?)(?:_in|_later)?"
 )
+_OF_ANYTHING: Final = re.compile(r"(?:.*_)?(?:at|after)_?\d+(?:\.\d+)?")
+"""`at_8`, `users_at_16`: a moment only where a unit of time stands behind it."""
 _AT: Final = re.compile(r"(.+?)_(?:at|after)_(\d+(?:\.\d+)?)_?(s|sec|min|minutes?|h|hours?)")
 _MANY: Final = 3
 """Of two moments one is before the other; three and more are a course."""
@@ -71,8 +73,8 @@ def _columns(node: dict[str, Any], place: Place) -> list[Arm]:
             label = f"{by[1].replace('_', ' ')} {inner}" if by else str(inner)
             keys, values = made.setdefault(label, ({}, {}))
             fact_into(keys, values, name, value, place)
-            if by and _number(str(inner)) is not None:
-                keys.setdefault(heading(by[1]).quantity or by[1], _number(str(inner)) or 0.0)
+            if by and (condition := _number(str(inner))) is not None:
+                keys.setdefault(heading(by[1]).quantity or by[1], condition)
     arms = [Arm(name=name, label=name, keys=keys, values=values, place=place) for name, (keys, values) in made.items()]
     return _on_axis([arm for arm in arms if arm.values]) if len(arms) > 1 else []
 
@@ -121,7 +123,7 @@ def _leaves(metrics: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _on_axis(arms: list[Arm]) -> list[Arm]:
     """Arms that are named after moments (`at_10min`, `minute_15`) have the time as a condition."""
     found = [_MOMENT.fullmatch(snake(arm.label)) for arm in arms]
-    if len(arms) < _MANY or not all(found):
+    if len(arms) < _MANY or not all(found) or any(_OF_ANYTHING.fullmatch(snake(arm.label)) for arm in arms):
         return arms
     for arm, one in zip(arms, found, strict=True):
         if one is None:

@@ -7,7 +7,7 @@ all tables. A sentence is none of these: it stays context.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tailrace.diagnose.readers.cells import read_cell
@@ -45,6 +45,7 @@ _NOUNS: Final = {
     "user": "users", "client": "clients", "stream": "streams", "session": "sessions", "thread": "threads",
 }  # fmt: skip
 _LONGEST: Final = 400
+_RUN: Final = re.compile(r"run \d")
 
 
 class _Item(NamedTuple):
@@ -58,36 +59,55 @@ class _Item(NamedTuple):
 
 def with_listed_rows(lines: Sequence[Line]) -> list[Line]:
     """The same lines, where two or more lines of a list that hold one kind of numbers are rows of a table."""
+    items = [_item(number, text) for number, text in lines]
     out: list[Line] = []
     at = 0
     while at < len(lines):
-        run, end = _list_from(lines, at)
+        run = _list_from(items, at)
         table = _table(run, _caption(out)) if len(run) > 1 else []
         if table:
             out += table
-            at = end
+            at += len(run)
             continue
-        out.append(lines[at])
-        at += 1
+        end = at + (_passed(run, lines[at : at + len(run)]) if len(run) > 1 else 1)
+        out += lines[at:end]
+        at = end
     return out
+
+
+def _passed(run: list[_Item], lines: Sequence[Line]) -> int:
+    """How many lines of a list that is no table begin none either. A thousand lines of one kind are judged once: what
+    is behind one of them is the same list, less its first lines.
+    """
+    heads = run[0].cells.keys()
+    if any(item.cells.keys() != heads for item in run):
+        return 1
+    if all(len(item.cells) == 1 and heading(item.label).quantity for item in run):
+        return len(run)
+    if any(_RUN.match(head) for head in heads):
+        unnamed = _behind_last(run, lambda item: not heading(item.label).quantity)
+        return next((n for n in range(1, unnamed) if told_quantity(lines[n - 1][1])[0]), unnamed)
+    return _behind_last(run, lambda item: not _timed(item))
+
+
+def _behind_last(run: list[_Item], holds: Callable[[_Item], bool]) -> int:
+    """The place behind the last item of which it holds; 1 where it holds of none."""
+    return next((place for place in range(len(run), 1, -1) if holds(run[place - 1])), 1)
 
 
 def _caption(out: list[Line]) -> str:
     return next((text for _, text in reversed(out) if text.strip()), "")
 
 
-def _list_from(lines: Sequence[Line], at: int) -> tuple[list[_Item], int]:
-    """(the items from `at` on that go together, the place behind them)."""
+def _list_from(items: Sequence[_Item | None], at: int) -> list[_Item]:
+    """The items from `at` on that go together; none where no item stands there."""
     run: list[_Item] = []
-    place = at
-    while place < len(lines):
-        number, text = lines[place]
-        item = _item(number, text)
+    for place in range(at, len(items)):
+        item = items[place]
         if item is None or (run and not _alike(run[0], item)):
             break
         run.append(item)
-        place += 1
-    return run, place
+    return run
 
 
 def _alike(one: _Item, other: _Item) -> bool:
@@ -189,11 +209,15 @@ def _measured(run: list[_Item], heads: list[str], caption: str) -> bool:
     """Whether the numbers are measurements of several things: by their headings, their units, or the line above."""
     if all(heading(item.label).quantity and len(item.cells) == 1 for item in run):
         return False  # `TTFT: 120 ms` under `ITL: 8 ms`: the rows of one printed result
-    if any(re.match(r"run \d", head) for head in heads):
+    if any(_RUN.match(head) for head in heads):
         return bool(told_quantity(caption)[0]) or all(heading(item.label).quantity for item in run)
     known = any(heading(head).quantity for head in heads)
-    timed = all(any(_unit(cell) for cell in item.cells.values()) for item in run)
+    timed = all(map(_timed, run))
     return (known or timed) and (timed or len(heads) > 1)
+
+
+def _timed(item: _Item) -> bool:
+    return any(_unit(cell) for cell in item.cells.values())
 
 
 def _unit(cell: str) -> str:

@@ -160,7 +160,7 @@ def _kind(text: str) -> BlockKind | None:
     """What a line begins, told by itself; `None` for text."""
     first = text[:1]
     if first.isalnum() or first in "([_: \t":
-        if _LOG.match(text[:200]):
+        if (not first.isalpha() or _may_log(text)) and _LOG.match(text[:200]):
             return BlockKind.LOG
     elif first == "#":
         return BlockKind.SCRAPE if _HELP.match(text) else None
@@ -169,6 +169,13 @@ def _kind(text: str) -> BlockKind | None:
     if first.isalpha() or first in "_:":
         return BlockKind.SCRAPE if len(text) < _LONG and _SAMPLE.match(text) else None
     return None
+
+
+def _may_log(text: str) -> bool:
+    """Whether a line that begins with a letter may match `_LOG`: a level, an engine's word, a month, or a name and a
+    bar. Most lines are none of these, and the pattern is dear.
+    """
+    return text[0] in "CDEFGIPW" or text[3:4] == " " or "|" in text[:200]
 
 
 def _json_kind(text: str) -> BlockKind | None:
@@ -183,12 +190,11 @@ def _columns(lines: Sequence[Line], at: int) -> int:
     if len(header) > _LONG or at + 1 >= len(lines):
         return 0
     for mark in ("\t", ";", ","):
-        count = header.count(mark)
-        if not count or abs(lines[at + 1][1].count(mark) - count) > 0:
+        if mark not in header or lines[at + 1][1].count(mark) != (count := header.count(mark)):
             continue
-        cells = [cell.strip() for cell in header.split(mark)]
-        row = [cell.strip() for cell in lines[at + 1][1].split(mark)]
-        if any(len(cell) > 50 or cell[:1].isdigit() for cell in cells) or not any(cell[:1].isdigit() for cell in row):
+        if not any(cell.lstrip()[:1].isdigit() for cell in lines[at + 1][1].split(mark)):
+            continue
+        if any(len(cell) > 50 or cell[:1].isdigit() for cell in map(str.strip, header.split(mark))):
             continue
         end = at + 1
         while end < len(lines) and lines[end][1].count(mark) == count and len(lines[end][1]) < _LONG:

@@ -21,11 +21,15 @@ _SPEECH: Final = re.compile(
 
 def is_sentence(text: str) -> bool:
     """Whether a line reads like one: words, some of them the small ones of a language, nothing of a program."""
-    if len(text) > 5000 or _CODE.search(text):
+    if len(text) > 5000:
         return False
     words = _WORD.findall(text)
+    # The cheap questions first: most lines are none.
     return (
-        len(words) >= _WORDS and bool(_SPEECH.search(text)) and len("".join(words)) >= 0.6 * len(text.replace(" ", ""))
+        len(words) >= _WORDS
+        and len("".join(words)) >= 0.6 * len(text.replace(" ", ""))
+        and _SPEECH.search(text) is not None
+        and _CODE.search(text) is None
     )
 
 

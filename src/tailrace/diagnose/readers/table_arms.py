@@ -38,10 +38,12 @@ _STAT_WORDS: Final = frozenset({"stat", "stats", "statistic", "percentile", "agg
 _DURATION_WORDS: Final = re.compile(
     r"\b(?:times?|latenc\w+|values?|numbers|durations?|everything|all)\b[^.]{0,40}"
     r"\bin (ms|milliseconds|s|seconds|us|µs)\b"
-    r"|^\W*(?:unit|units)\W+(ms|s|us|µs|seconds|milliseconds)\b"
     r"|\b(?:all|everything|numbers|values|times|latencies)\s(?:are\s)?(ms|milliseconds|seconds|us|µs)\b",
     re.IGNORECASE,
 )
+_LONGEST_WORDS: Final = 100
+"""They are shorter."""
+_UNIT_SAID: Final = re.compile(r"\W*(?:unit|units)\W+(ms|s|us|µs|seconds|milliseconds)\b", re.IGNORECASE)
 
 
 class _Column(msgspec.Struct, kw_only=True):
@@ -60,11 +62,12 @@ def arms_of(grid: Grid, source: str, *, named: str = "", context: str = "") -> l
     which may say a unit for all of it.
     """
     grid = plain_shape(grid)
-    columns = [_column(grid, place) for place in range(len(grid.header))]
+    thousands = any(dots_are_thousands(text) for row in grid.rows for text in row)
+    columns = [_column(grid, place, thousands=thousands) for place in range(len(grid.header))]
     columns = _without_index(columns)
     if not columns or not grid.rows:
         return []
-    default = _default_unit(f"{grid.caption} {context}")
+    default = _default_unit(grid.caption, context)
     first = columns[0]
     if _are_statistics(first):
         arms = _of_statistics(grid, columns, source, named, default)
@@ -96,10 +99,10 @@ def _by_test(arm: Arm) -> Arm:
     )
 
 
-def _column(grid: Grid, place: int) -> _Column:
+def _column(grid: Grid, place: int, *, thousands: bool) -> _Column:
     texts = [row[place] for row in grid.rows]
     comma = decimal_comma(texts) or (grid.decimal_comma and any("," in text for text in texts))
-    comma = comma or any(dots_are_thousands(text) for row in grid.rows for text in row)
+    comma = comma or thousands
     cells = [read_cell(text, comma=comma) for text in texts]
     numbers = [cell.value for cell in cells if cell.value is not None]
     words = sum(1 for cell in cells if cell.value is None and not cell.missing)
@@ -120,10 +123,21 @@ def _without_index(columns: list[_Column]) -> list[_Column]:
     return columns
 
 
+def _default_unit(caption: str, context: str) -> str:
+    """What the words before a table say first; those around all tables are searched once."""
+    said = _UNIT_SAID.match(f"{caption} {context}")
+    if said is not None:
+        return unit_of(said[1])
+    found = _DURATION_WORDS.search(f"{caption} {context[:_LONGEST_WORDS]}")
+    if found is not None and found.start() <= len(caption):
+        return unit_of(found[1] or found[2])
+    return _told_around(context)
+
+
 @lru_cache(maxsize=16)
-def _default_unit(text: str) -> str:
-    found = _DURATION_WORDS.search(text)
-    return unit_of(found[1] or found[2] or found[3]) if found else ""
+def _told_around(context: str) -> str:
+    found = _DURATION_WORDS.search(context)
+    return unit_of(found[1] or found[2]) if found else ""
 
 
 # -- one number

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["grammar_in_series"]
 
 LEAST: Final = 2
+"""Readings of either kind."""
 FELL: Final = 0.5
+"""Of the throughput without grammars, at the most: less than half the device's work is done."""
 _TIME: Final = re.compile(r"time|latency|ttft|compile|_ms|cache", re.IGNORECASE)
 
 

@@ -19,8 +19,11 @@ __all__ = ["ranks_in_series"]
 
 Floats = NDArray[np.float64]
 SHARE: Final = 0.2
+"""Of a step, that it waits for the late rank."""
 MOSTLY: Final = 0.8
+"""Of the steps in which the same rank is the late one: noise would pick another."""
 LEAST: Final = 3
+"""Steps."""
 _WAIT: Final = re.compile(r"wait|barrier|allreduce|all_reduce|collective|nccl|sync", re.IGNORECASE)
 _STEP: Final = frozenset({"wall", "step", "step_time", "iteration_time", "step_wall", "duration", "e2e"})
 

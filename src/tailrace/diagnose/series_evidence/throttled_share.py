@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["throttled_share"]
 
 SLOWER: Final = 1.3
+"""A token in the throttled readings against one in the others."""
 SAME: Final = 0.2
+"""By so much the batch of both may differ."""
 _WORDS: Final = (
     r"^(?!.*(?:gpu|clock|therm|power|temperature|request|client|http|429|api\b))"
     r".*throttl(?!ed (?:s|sec|usec|us|ms|time|total|periods)\b)"

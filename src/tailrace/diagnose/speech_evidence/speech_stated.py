@@ -194,10 +194,11 @@ class Synthesis(NamedTuple):
     """Audio that was made, and how long that took."""
 
     rtf: float
+    """Seconds of work for each second of audio."""
     streams: float | None
     first_ms: float | None
+    """To the first audio."""
     place: str
-    words: str
 
 
 _MADE: Final = r"audio|speech (?:length|duration|made)|playback (?:length|duration)|clip"
@@ -221,16 +222,14 @@ def synthesis_stated(observed: Observed) -> Synthesis | None:
         ratio = group.find(_RATIO)
         rtf = None if ratio is None else (ratio.ms or 0.0) / 1e3 if ratio.unit else ratio.value
         if ratio is not None and rtf is not None and 1.0 < rtf < 100:
-            found.append(Synthesis(rtf, many, heard.ms if heard else None, ratio.place, ratio.words))
+            found.append(Synthesis(rtf, many, heard.ms if heard else None, ratio.place))
         made, took = group.ms(_MADE, _NOT_MADE), group.ms(_TOOK, _NOT_TOOK)
         if made is None or took is None or made is took or not made.ms or not took.ms:
             continue
         if many is not None and took.ms > made.ms:
-            words = f"{took.ms / 1e3:.4g} s of synthesis / {made.ms / 1e3:.4g} s of audio"
-            found.append(Synthesis(took.ms / made.ms, many, heard.ms if heard else None, took.place, words))
+            found.append(Synthesis(took.ms / made.ms, many, heard.ms if heard else None, took.place))
         took_all, made_all, place = took_all + took.ms, made_all + made.ms, took.place
         first += [heard.ms] if heard is not None and heard.ms is not None else []
     if not found and made_all > 0 and took_all > made_all:
-        words = f"{took_all / 1e3:.4g} s of synthesis / {made_all / 1e3:.4g} s of audio"
-        found.append(Synthesis(took_all / made_all, None, float(np.median(first)) if first else None, place, words))
+        found.append(Synthesis(took_all / made_all, None, float(np.median(first)) if first else None, place))
     return max(found, key=lambda one: one.rtf) if found else None

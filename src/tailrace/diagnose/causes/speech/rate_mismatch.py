@@ -40,6 +40,11 @@ _PACED: Final = re.compile(
 )
 
 
+_FILE: Final = re.compile(
+    r"\b(?:mode|source|input|sender|kind)\w* (?:a )?(?:file|upload|offline|batch)\b", re.IGNORECASE
+)
+
+
 class _Ratio(NamedTuple):
     ratio: float
     """Audio seconds for each second of the clock."""
@@ -63,7 +68,8 @@ class RateMismatch(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """By how fast audio time runs; or by two rates that differ in the configuration."""
         rates = _rates(observed)
-        told = (*_of_bytes(observed, rates), *_of_totals(observed, rates), *_of_clocks(observed))
+        counted = () if _at_once(observed) else (*_of_totals(observed, rates), *_of_clocks(observed))
+        told = (*_of_bytes(observed, rates), *counted)
         seen_all = [*_of_streams(observed), *_of_samples(observed, rates), *told]
         for seen in seen_all:
             pair = _pair(seen.ratio)
@@ -181,6 +187,16 @@ def _of_bytes(observed: Observed, rates: dict[float, str]) -> list[_Ratio]:
     return out
 
 
+def _words(observed: Observed) -> str:
+    return " ".join([*observed.notes, *(f"{one.name} {one.value}" for one in observed.settings)])
+
+
+def _at_once(observed: Observed) -> bool:
+    """Whether it is said that a file is sent, and nothing says that it is paced: then the clock tells no rate."""
+    words = _words(observed)
+    return _FILE.search(words) is not None and _PACED.search(words) is None
+
+
 def _of_totals(observed: Observed, rates: dict[float, str]) -> list[_Ratio]:
     """Bytes in all and the seconds that they took, stated, in a row or in a series: PCM16 mono has 2 bytes a sample."""
     out = []
@@ -214,8 +230,7 @@ def _of_clocks(observed: Observed) -> list[_Ratio]:
     """Seconds of audio that a server counted against the clock's, of a sender that is known to pace, or beside a rate:
     a file that is sent as fast as it goes seldom goes at the ratio of two rates that are in use.
     """
-    words = " ".join([*observed.notes, *(f"{one.name} {one.value}" for one in observed.settings)])
-    paced = bool(_PACED.search(words)) or len(_rates(observed)) > 0
+    paced = bool(_PACED.search(_words(observed))) or len(_rates(observed)) > 0
     out = []
     for series in observed.of_series("audio_received"):
         scale = 1e-3 if series.unit == "ms" else 1.0

@@ -48,10 +48,11 @@ class DefinitionChange(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """A server's number that jumps between two versions beside a client's that does not, or is not known."""
         changed = observed.text("changed", "change")
+        versions = _told_versions(observed)
         for before, after in [*before_and_after(observed.arms), *_steps(observed)]:
             told = [*before.keys.items(), *after.keys.items()]
             texts = [text for item in told for text in item if isinstance(text, str)]  # a temperature is no version
-            words = f"{_named(before)} {_named(after)} {' '.join(texts)} {changed} {_told_versions(observed)}"
+            words = f"{_named(before)} {_named(after)} {' '.join(texts)} {changed} {versions}"
             if not _VERSION.search(words):
                 continue
             for metric in _LATENCIES:

@@ -18,13 +18,13 @@ LOW: Final = 0.5
 """Of the next line: the first line after idle time says less than this."""
 STEADY: Final = 0.5
 """Of the best of the other lines: one below it is slow by itself, and the artefact is not the whole complaint."""
-
-
 FEWEST_LINES: Final = 3
 PAUSE: Final = 5.0
 """Times the usual distance of two lines."""
 PAUSE_S: Final = 10.0
+"""At least; engines that log every step leave gaps of a second or two that are none."""
 FAR_OFF: Final = 0.1
+"""Of the next line's rate at the same load: the tokens were counted over the pause as well."""
 Marks = NDArray[np.bool_]
 
 

@@ -22,6 +22,7 @@ FEWEST: Final = 5
 """Completions of a window; a quantile of fewer is one of them."""
 HELD: Final = 0.98
 LONG_MS: Final = 10_000.0
+"""From here on people say seconds."""
 _LATENCIES: Final = ("ttft", "e2e", "queue", "tpot", "itl", "prefill", "decode")
 
 
