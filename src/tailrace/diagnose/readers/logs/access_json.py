@@ -257,7 +257,20 @@ _GONE: Final = re.compile(
     r"stream (?:cut|ended early|aborted|truncated)",
     re.IGNORECASE,
 )
+
+
+@lru_cache(maxsize=4096)
+def _gone(said: str) -> bool:
+    """Remembered: a gateway says the same few things."""
+    return _GONE.search(said) is not None
+
+
 _TIMED_OUT: Final = re.compile(r"time[ -]?out|timed out", re.IGNORECASE)
+
+
+_Ends = tuple[tuple[str, ...], str, bool]
+"""Keys that say whether a stream was seen to its end, the key of the words, whether a finish reason could stand."""
+_Plan = tuple[list[tuple[str, str, Callable[[object], float]]], _Ends | None]
 
 
 class AccessJson:
@@ -268,7 +281,7 @@ class AccessJson:
         self.context = context
         self.unitless = 0
         """Durations whose unit neither the key nor the maker tells."""
-        self._plans: dict[tuple[str, ...], list[tuple[str, str, Callable[[object], float]]]] = {}
+        self._plans: dict[tuple[str, ...], _Plan] = {}
 
     def line(self, text: bytes) -> bool:
         """A line that begins with `{`; False where it is no object of such a log."""
@@ -317,7 +330,8 @@ class AccessJson:
             if isinstance(ai, dict):
                 found = {**ai, **found}
         row = Access(line=self.context.number)
-        for name, key, read in self._plan(tuple(found)):
+        plan, ends = self._plan(tuple(found))
+        for name, key, read in plan:
             value = found[key]
             # The first key that says something is believed.
             if value is not None and getattr(row, name) != getattr(row, name):
@@ -326,7 +340,7 @@ class AccessJson:
         self._attempts(row, found)
         row.method, row.path = _text(found, _METHODS), _text(found, _PATHS)
         row.upstream_address, row.reason = _text(found, _ADDRESSES)[-60:], _text(found, _REASONS)
-        self._cut(row, found)
+        self._cut(row, found, ends)
         if (
             found.get("upstream_header_time") in ("", "-")
             and row.status >= 500
@@ -346,22 +360,33 @@ class AccessJson:
         row.at = stamp[0]
         return row, stamp[1]
 
-    def _cut(self, row: Access, found: dict[str, Any]) -> None:
+    def _cut(self, row: Access, found: dict[str, Any], ends: _Ends | None) -> None:
         """A stream whose end was never seen, by the gateway's own fields: it has 200 all the same."""
-        unseen = any(found.get(key) is False for key in _DONE)
-        open_end = found.get("stream") is True and found.get("finish_reason", "") is None
-        said = _text(found, _SAID)
-        if not (unseen or open_end) and not (_GONE.search(said) and row.status < 400):
+        if ends is None:
             return
+        done, said_in, streams = ends
+        unseen = streams and found["stream"] is True and found["finish_reason"] is None
+        for key in done:
+            unseen = unseen or found[key] is False
+        said = found[said_in] if said_in else ""
+        if not unseen and not (isinstance(said, str) and _gone(said) and row.status < 400):
+            return
+        said = said[:120] if isinstance(said, str) else ""
         row.reason = row.reason or said or "the end of the stream was not seen"
-        words = " ".join(filter(None, (said, "no end of the stream seen" if unseen or open_end else "")))
+        words = " ".join(filter(None, (said, "no end of the stream seen" if unseen else "")))
         self.context.events.add("disconnect", self.context.number, None, words.encode())
 
-    def _plan(self, keys: tuple[str, ...]) -> list[tuple[str, str, Callable[[object], float]]]:
+    def _plan(self, keys: tuple[str, ...]) -> _Plan:
         """Which keys of such an object say what: the same for every line of one writer."""
         plan = self._plans.get(keys)
         if plan is None:
-            plan = [(name, key, read) for name, wanted, read in _FIELDS for key in wanted if key in keys]
+            done = tuple(key for key in _DONE if key in keys)
+            said_in = next((key for key in _SAID if key in keys), "")
+            streams = "stream" in keys and "finish_reason" in keys
+            plan = (
+                [(name, key, read) for name, wanted, read in _FIELDS for key in wanted if key in keys],
+                (done, said_in, streams) if done or said_in or streams else None,
+            )
             if len(self._plans) < 256:
                 self._plans[keys] = plan
         return plan
