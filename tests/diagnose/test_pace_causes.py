@@ -61,6 +61,39 @@ def test_stretches_in_which_all_are_slower():
     assert slow_episodes(now, now) is None, "the window before has them as well"
 
 
+def paced_at(records, factor, stretches):
+    """Whatever decodes in one of these `stretches` (s) is so many times as slow meanwhile; what lies outside is not."""
+    zero = min(record.start_unix_ns for record in records) / S
+    knots = np.array([edge for pair in stretches for edge in pair])
+    out = []
+    for record in records:
+        at = stamps(record) / S
+        start = record.start_unix_ns / S - zero
+        late, before = [at[0]], start + at[0]
+        for gap in np.diff(at).tolist():
+            slow = np.searchsorted(knots, before, side="right") % 2 == 1
+            late.append(late[-1] + gap * (factor if slow else 1.0))
+            before = start + late[-1]
+        out.append(restamped(record, np.array(late) * S))
+    return out
+
+
+def test_stretches_that_are_shorter_than_the_answers_in_them():
+    # Half of those that decode there have most of their tokens elsewhere, and a usual gap of elsewhere.
+    lengthy = {"rate": 2.0, "n": 300, "output": (250, 600)}
+    old, usual = window(calm(**lengthy)), calm(2, **lengthy)
+    now = window(paced_at(usual, 4.0, [(30, 34), (50, 54), (70, 74), (90, 94), (110, 114)]))
+    found = slow_episodes(old, now)
+    assert found is not None
+    assert 3 <= found.stretches <= 5
+    assert found.outside == pytest.approx(1.0, abs=0.15)
+    assert slow_episodes(old, window(usual)) is None
+    rng = np.random.default_rng(5)
+    lot = rng.random(len(usual)) < 0.3
+    mixed = [one if hit else other for one, other, hit in zip(paced(usual, 2.5), usual, lot, strict=True)]
+    assert slow_episodes(old, window(mixed)) is None, "three in ten by lot, at no particular time"
+
+
 def test_prefills_that_share_their_steps_are_not_compared():
     def with_prefill(records, ms, waited):
         return [
