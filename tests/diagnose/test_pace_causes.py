@@ -78,20 +78,25 @@ def paced_at(records, factor, stretches):
     return out
 
 
+def summaries(records):
+    return window([msgspec.structs.replace(record, timeline=None) for record in records])
+
+
 def test_stretches_that_are_shorter_than_the_answers_in_them():
-    # Half of those that decode there have most of their tokens elsewhere, and a usual gap of elsewhere.
-    lengthy = {"rate": 2.0, "n": 300, "output": (250, 600)}
-    old, usual = window(calm(**lengthy)), calm(2, **lengthy)
-    now = window(paced_at(usual, 4.0, [(30, 34), (50, 54), (70, 74), (90, 94), (110, 114)]))
+    # Many of those that decode there have most of their tokens elsewhere, and a usual gap of elsewhere.
+    lengthy = {"rate": 3.0, "n": 400, "output": (100, 280)}
+    old, usual = summaries(calm(**lengthy)), calm(2, **lengthy)
+    now = summaries(paced_at(usual, 4.0, [(20, 26), (40, 46), (60, 66), (80, 86), (100, 106)]))
     found = slow_episodes(old, now)
     assert found is not None
     assert 3 <= found.stretches <= 5
+    assert 20 <= found.seconds <= 40
     assert found.outside == pytest.approx(1.0, abs=0.15)
-    assert slow_episodes(old, window(usual)) is None
+    assert slow_episodes(old, summaries(usual)) is None
     rng = np.random.default_rng(5)
     lot = rng.random(len(usual)) < 0.3
     mixed = [one if hit else other for one, other, hit in zip(paced(usual, 2.5), usual, lot, strict=True)]
-    assert slow_episodes(old, window(mixed)) is None, "three in ten by lot, at no particular time"
+    assert slow_episodes(old, summaries(mixed)) is None, "three in ten by lot, at no particular time"
 
 
 def test_prefills_that_share_their_steps_are_not_compared():
