@@ -61,6 +61,44 @@ def test_stretches_in_which_all_are_slower():
     assert slow_episodes(now, now) is None, "the window before has them as well"
 
 
+def paced_at(records, factor, stretches):
+    """Whatever decodes in one of these `stretches` (s) is so many times as slow meanwhile; what lies outside is not."""
+    zero = min(record.start_unix_ns for record in records) / S
+    knots = np.array([edge for pair in stretches for edge in pair])
+    out = []
+    for record in records:
+        at = stamps(record) / S
+        start = record.start_unix_ns / S - zero
+        late, before = [at[0]], start + at[0]
+        for gap in np.diff(at).tolist():
+            slow = np.searchsorted(knots, before, side="right") % 2 == 1
+            late.append(late[-1] + gap * (factor if slow else 1.0))
+            before = start + late[-1]
+        out.append(restamped(record, np.array(late) * S))
+    return out
+
+
+def summaries(records):
+    return window([msgspec.structs.replace(record, timeline=None) for record in records])
+
+
+def test_stretches_that_are_shorter_than_the_answers_in_them():
+    # Many of those that decode there have most of their tokens elsewhere, and a usual gap of elsewhere.
+    lengthy = {"rate": 3.0, "n": 400, "output": (100, 280)}
+    old, usual = summaries(calm(**lengthy)), calm(2, **lengthy)
+    now = summaries(paced_at(usual, 4.0, [(20, 26), (40, 46), (60, 66), (80, 86), (100, 106)]))
+    found = slow_episodes(old, now)
+    assert found is not None
+    assert 3 <= found.stretches <= 5
+    assert 20 <= found.seconds <= 40
+    assert found.outside == pytest.approx(1.0, abs=0.15)
+    assert slow_episodes(old, summaries(usual)) is None
+    rng = np.random.default_rng(5)
+    lot = rng.random(len(usual)) < 0.3
+    mixed = [one if hit else other for one, other, hit in zip(paced(usual, 2.5), usual, lot, strict=True)]
+    assert slow_episodes(old, summaries(mixed)) is None, "three in ten by lot, at no particular time"
+
+
 def test_prefills_that_share_their_steps_are_not_compared():
     def with_prefill(records, ms, waited):
         return [

@@ -56,7 +56,7 @@ def test_from_a_client_it_is_suspected():
 def queued_for_nothing(wait_ms, *, reported=True):
     """One request in ten waits in the engine's queue, and nothing that the records know says why."""
     out, rng = [], np.random.default_rng(5)
-    for record in as_gateway(served(rate=4.0, long_share=0.0)):
+    for record in without_state(as_gateway(served(rate=4.0, long_share=0.0))):
         wait = int(rng.uniform(0.5, 1.5) * wait_ms * MS) if rng.random() < 0.1 else 0
         late = {"queue_engine_ns": (record.queue_engine_ns or 0) + wait, "queue_ns": (record.queue_ns or 0) + wait}
         moved = restamped(record, stamps(record) + wait, unattributed_ns=record.unattributed_ns)
@@ -73,6 +73,10 @@ def test_a_queue_that_makes_the_tail_is_suspected_where_no_rule_holds():
     assert first.evidence[0].value > 0.95
     assert 800 < first.explains_ms < 1200
     assert CODE not in codes(answer(queued_for_nothing(120), objectives=promised)), "in time"
+    roomy = [
+        msgspec.structs.replace(one, running_at_admission=3 + i % 4) for i, one in enumerate(queued_for_nothing(800))
+    ]
+    assert CODE not in codes(answer(roomy, objectives=promised)), "as many ran when others did not wait"
     unknown = answer(queued_for_nothing(800, reported=False), objectives=promised)
     assert not any("engine's queue" in finding.statement for finding in unknown.findings), "the queue is not told"
 

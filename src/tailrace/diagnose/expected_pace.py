@@ -31,6 +31,11 @@ FASTEST: Final = 0.25
 DEMAND: Final = 1.3
 SLICE_S: Final = 1.0
 TOGETHER: Final = 0.7
+LATE: Final = 0.7
+"""Of `TOGETHER` (0.5 of all) or `PARTLY`: slices that are not in a stretch and have so many slow ones."""
+PARTLY: Final = 0.3
+"""Of those that decode in a slice, the slow ones where hardly anybody is slow elsewhere: who began before a stretch, or
+goes on behind it, has a usual gap that is not of the stretch."""
 ELSEWHERE: Final = 0.1
 SHORTEST_S: Final = 4.0
 """What lasts for less is a stop, and has causes of its own."""
@@ -108,7 +113,7 @@ def grown_pace(before: Window, window: Window) -> Grown | None:
     )
 
 
-def slow_episodes(before: Window, window: Window) -> Episodes | None:  # noqa: PLR0911  (one a condition)
+def slow_episodes(before: Window, window: Window) -> Episodes | None:
     """Seconds in which nearly all that decode are slower than expected, between others in which hardly any is.
 
     Read from the gaps of kept timelines where a second has enough of them, else from each request's usual gap.
@@ -130,14 +135,21 @@ def slow_episodes(before: Window, window: Window) -> Episodes | None:  # noqa: P
     alive, hurt = (_alive(window, known & rows, edges) for rows in (np.ones(window.n, dtype=bool), slow))
     seen = _by_slice(window, line, far, edges)
     timed = ~np.isnan(seen)
-    busy = timed | (alive >= 1)
-    inside = np.where(timed, seen >= SLOWER, busy & (hurt >= TOGETHER * alive))
-    inside = _runs(inside & ~_at_first_uses(window, edges), alive)
-    elsewhere = busy & ~_widened(inside)
-    if float(inside.sum()) * SLICE_S < SHORTEST_S or inside.sum() > 0.9 * busy.sum() or elsewhere.sum() < LEAST_SLICES:
-        return None
-    late = np.where(timed, seen >= SLOWER, hurt > 0.5 * alive)
-    if float(late[elsewhere].mean()) > ELSEWHERE:
+    first_use = _at_first_uses(window, edges)
+    for together in (TOGETHER, PARTLY):
+        inside = np.where(timed, seen >= SLOWER, (alive >= 1) & (hurt >= together * alive))
+        inside = _runs(inside & ~first_use, alive)
+        busy = timed | (alive >= 1)
+        elsewhere = busy & ~_widened(inside)
+        late = np.where(timed, seen >= SLOWER, hurt > LATE * together * alive)
+        if (
+            float(inside.sum()) * SLICE_S >= SHORTEST_S
+            and inside.sum() <= 0.9 * busy.sum()
+            and elsewhere.sum() >= LEAST_SLICES
+            and float(late[elsewhere].mean()) <= ELSEWHERE
+        ):
+            break
+    else:
         return None
     # The window before must not have them: it is how this engine is.
     own = pace_of(before) / line(company_of(before))
@@ -260,9 +272,9 @@ def _output(window: Window) -> Floats:
 
 
 def _alive(window: Window, rows: NDArray[np.bool_], edges: Floats) -> Floats:
-    """How many of `rows` decode for all of each slice."""
-    begun = np.searchsorted(np.sort(window.first[rows] / 1e9), edges[:-1], side="right")
-    over = np.searchsorted(np.sort(window.end[rows] / 1e9), edges[:-1] + SLICE_S, side="left")
+    """How many of `rows` decode in each slice."""
+    begun = np.searchsorted(np.sort(window.first[rows] / 1e9), edges[:-1] + SLICE_S, side="left")
+    over = np.searchsorted(np.sort(window.end[rows] / 1e9), edges[:-1], side="right")
     out: Floats = np.maximum(begun - over, 0).astype(np.float64)
     return out
 

@@ -24,13 +24,16 @@ from tailrace.diagnose.series_evidence.saturation_in_series import saturation_in
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
-from tailrace.stats.quantiles import median, or_zero
+from tailrace.stats.quantiles import median, or_zero, quantile
 
 __all__ = ["QueueSaturation"]
 
 QUEUE_SHARE: Final = 0.5
 AT_CAP: Final = 0.8
 LONG_SHARE: Final = 0.25
+WAITED_MS: Final = 20.0
+"""More than a step: whoever comes in the middle of one waits for its end."""
+LEAST: Final = 5
 
 
 class _Signs(NamedTuple):
@@ -86,6 +89,14 @@ def _little(evidence: EvidenceSet, rate: float) -> tuple[float, float] | None:
         return None
     expected, seen = header.arrival.concurrency / rate, float(np.mean(evidence.now.done.column("e2e_ns"))) / 1e9
     return (expected, seen) if abs(expected / seen - 1.0) < 0.15 else None
+
+
+def _had_room(window: Window, wait: np.ndarray) -> bool:
+    """Whether those who waited found no more running than those who did not: then it was not for a full engine."""
+    running = window.done.column("running_at_admission")
+    late = wait > WAITED_MS
+    those, others = running[late & ~np.isnan(running)], running[~late & ~np.isnan(running)]
+    return min(those.size, others.size) >= LEAST and median(those) <= quantile(others, 0.75)
 
 
 def _when(signs: _Signs) -> str:
@@ -198,7 +209,7 @@ class QueueSaturation(Cause):
         wait = window.lost.engine_queue
         explains = window.explain(self.code, wait)
         share = explains / max(window.in_tail(or_zero(window.done.ms("ttft")) - window.lost.gateway_queue), 1e-9)
-        if share < QUEUE_SHARE or not self.carries(evidence, explains):
+        if share < QUEUE_SHARE or not self.carries(evidence, explains) or _had_room(window, wait):
             return None
         return self.finding(
             statement=f"The slow requests wait in the engine's queue for {share:.0%} of their time to first token. "
