@@ -19,9 +19,9 @@ def cv_stated(words: str, value: float) -> float | None:
     so the larger it is, the more even. An index of dispersion is the variance of counts over their mean, which is CV²
     for a renewal process over long windows (Cox and Lewis, The statistical analysis of series of events, 1966).
     """
-    if value <= 0:
+    if value < 0:
         return None
     low = words.lower()
     if "burstiness" in low:
-        return 1.0 / math.sqrt(value)
+        return 1.0 / math.sqrt(value) if value > 0 else None
     return math.sqrt(value) if "dispersion" in low else value

@@ -63,8 +63,8 @@ class LagGrows(Cause):
             missing.append(f"more points: {growth.line.n} are few for a slope")
         stream = f" of stream {growth.stream}" if growth.stream else ""
         return self.finding(
-            statement=f"The {growth.what}{stream} grows with the age of the session: {_told(growth.first)} -> "
-            f"{_told(growth.last)}, {_told(growth.per_minute)} per minute: {_LEAK}.",
+            statement=f"The {growth.what}{stream} grows with the age of the session: "
+            f"{_span(growth.first, growth.last)}, {_told(growth.per_minute)} per minute: {_LEAK}.",
             evidence=[
                 Evidence(
                     text=f"{growth.what} {_told(growth.first)} at the first point",
@@ -144,6 +144,12 @@ class LagGrows(Cause):
 def _told(ms: float) -> str:
     """`32.5 s`, `840.20 ms`: a backlog of minutes is read in seconds."""
     return f"{ms / 1e3:.4g} s" if abs(ms) >= IN_SECONDS_MS else f"{ms:.2f} ms"
+
+
+def _span(first: float, last: float) -> str:
+    """As the evidence has both."""
+    in_ms = max(abs(first), abs(last)) < IN_SECONDS_MS
+    return f"{first:.2f} -> {last:.2f} ms" if in_ms else f"{_told(first)} -> {_told(last)}"
 
 
 def _matters(growth: Growth) -> bool:
