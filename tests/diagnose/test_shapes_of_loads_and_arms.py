@@ -6,26 +6,14 @@ import json
 
 import pytest
 
-from tailrace.app.diagnose import diagnose_sources
+from tests.diagnose.evidence_texts import asked, facts
 
 
 @pytest.fixture
 def ask(tmp_path):
     """name -> text of several files -> the findings by code, the surest first."""
 
-    def answer(**files: str) -> dict:
-        paths = []
-        for name, text in files.items():
-            path = tmp_path / name.replace("__", ".")
-            path.write_text(text, encoding="utf-8")
-            paths.append(str(path))
-        return {finding.code: finding for finding in diagnose_sources(paths).findings}
-
-    return answer
-
-
-def form(**context: object) -> str:
-    return json.dumps({"facts": 1, "context": context})
+    return lambda **files: {finding.code: finding for finding in asked(tmp_path, **files).findings}
 
 
 def first(found: dict) -> str:
@@ -46,14 +34,14 @@ HOPS = (
 
 @pytest.mark.parametrize(("whole", "gap"), [(1450, True), (420, False)])
 def test_a_table_with_a_row_a_hop_tells_how_much_is_stamped(ask, whole, gap):
-    found = ask(t__md=HOPS.format(whole))
+    found = ask(t_md=HOPS.format(whole))
     assert ("TRACE_GAP" in found) is gap
     if gap:
         assert "27.9%" in said(found["TRACE_GAP"])
 
 
 def test_a_table_of_two_hops_of_which_one_is_no_client_is_no_trace(ask):
-    assert "TRACE_GAP" not in ask(t__md=HOPS.format(1450).replace("client: first token", "retrieval"))
+    assert "TRACE_GAP" not in ask(t_md=HOPS.format(1450).replace("client: first token", "retrieval"))
 
 
 def agent(turn: str, end: float, llm: float, tts: float) -> str:
@@ -75,12 +63,12 @@ def test_stages_of_an_agent_against_what_a_caller_hears(ask, heard, gap):
     table = "turn,user_stopped_s,bot_started_speaking_s\n" + "".join(
         f"{n},{10 * n},{10 * n + length}\n" for n, length in enumerate(heard, start=1)
     )
-    assert ("TRACE_GAP" in ask(m__json=TURNS, call__csv=table)) is gap
+    assert ("TRACE_GAP" in ask(m_json=TURNS, call_csv=table)) is gap
 
 
 def test_a_stated_silence_of_all_turns_is_a_whole_too(ask):
-    assert "TRACE_GAP" in ask(m__json=TURNS, f__json=form(voice_to_voice_ms=2900))
-    assert "TRACE_GAP" not in ask(m__json=TURNS, f__json=form(voice_to_voice_ms=1210))
+    assert "TRACE_GAP" in ask(m_json=TURNS, f_json=facts(voice_to_voice_ms=2900))
+    assert "TRACE_GAP" not in ask(m_json=TURNS, f_json=facts(voice_to_voice_ms=1210))
 
 
 # -- sweeps
@@ -90,7 +78,7 @@ SHORT = "clients,req/s,latency p50 (ms)\n1,40,25\n4,120,33\n8,190,42\n16,{rate},
 
 @pytest.mark.parametrize(("rate", "late", "full"), [(192, 83, True), (360, 44, False), (192, 55, False)])
 def test_littles_law_closes_for_requests_of_milliseconds(ask, rate, late, full):
-    found = ask(t__csv=SHORT.format(rate=rate, late=late))
+    found = ask(t_csv=SHORT.format(rate=rate, late=late))
     assert ("SCHED_QUEUE_SATURATION" in found) is full
 
 
@@ -99,7 +87,7 @@ TURN_BY_TURN = "| in flight | req/s | latency mean (ms) |\n|---|---|---|\n| 1 | 
 
 @pytest.mark.parametrize(("rate", "took", "serial"), [(2.55, 1570, True), (8.9, 450, False), (2.55, 700, False)])
 def test_more_at_once_that_get_no_more_are_served_in_turn(ask, rate, took, serial):
-    found = ask(t__md=TURN_BY_TURN.format(rate, took))
+    found = ask(t_md=TURN_BY_TURN.format(rate, took))
     assert ("SCHED_INSTANCE_LIMIT" in found) is serial
     if serial:
         assert found["SCHED_INSTANCE_LIMIT"].level == "suspected"
@@ -111,12 +99,12 @@ LOAD = "threads,adapter swap (ms),GPU util (%),host CPU (%)\n1,90,{g},8\n2,182,{
 
 @pytest.mark.parametrize(("text", "gpu", "locked"), [(STEP, 12, True), (LOAD, 12, True), (LOAD, 97, False)])
 def test_a_step_of_any_name_that_grows_with_the_threads_is_served_in_turn(ask, text, gpu, locked):
-    assert ("LOCK_CONTENTION" in ask(t__csv=text.format(g=gpu))) is locked
+    assert ("LOCK_CONTENTION" in ask(t_csv=text.format(g=gpu))) is locked
 
 
 def test_a_step_of_no_known_kind_needs_an_idle_device(ask):
     table = "threads,adapter swap (ms)\n1,90\n2,182\n4,361\n8,725\n"
-    assert "LOCK_CONTENTION" not in ask(t__csv=table)
+    assert "LOCK_CONTENTION" not in ask(t_csv=table)
 
 
 CHUNKS = "n_batch,longest gap (ms),stalls,TTFT long (s)\n512,{},40,21\n1024,{},20,20.4\n4096,{},5,20.1\n"
@@ -126,7 +114,7 @@ CHUNKS = "n_batch,longest gap (ms),stalls,TTFT long (s)\n512,{},40,21\n1024,{},2
     ("gaps", "steals"), [((500, 1010, 4050), True), ((700, 720, 740), False), ((20, 41, 165), False)]
 )
 def test_a_gap_in_step_with_the_budget_is_one_chunk(ask, gaps, steals):
-    found = ask(t__csv=CHUNKS.format(*gaps))
+    found = ask(t_csv=CHUNKS.format(*gaps))
     assert ("SCHED_PREFILL_STEALS_DECODE" in found) is steals
     if steals:
         assert "1014 tok/s" in said(found["SCHED_PREFILL_STEALS_DECODE"])
@@ -150,7 +138,7 @@ RUNS = (
     ],
 )
 def test_runs_of_one_arm_that_differ_as_much_as_the_arms_are_no_change(ask, tails, code):
-    found = ask(t__md=RUNS.format(*tails))
+    found = ask(t_md=RUNS.format(*tails))
     assert {one for one in found if one.startswith("AB_TAIL")} == ({code} if code else set())
 
 
@@ -160,8 +148,8 @@ def test_runs_beside_notes_are_repetitions(ask):
         for n, ttft, note in ((1, 900, "cold"), (2, 880, "cold"), (3, 3100, "after lunch"), (4, 910, "cold"))
     )
     table = "| run | TTFT mean (ms) | ITL mean (ms) | note |\n|---|---|---|---|\n" + rows
-    assert "BENCH_UNSTABLE" in ask(t__md=table)
-    assert "BENCH_UNSTABLE" not in ask(t__md=table.replace("3100", "930"))
+    assert "BENCH_UNSTABLE" in ask(t_md=table)
+    assert "BENCH_UNSTABLE" not in ask(t_md=table.replace("3100", "930"))
 
 
 ROUNDS = (
@@ -171,7 +159,7 @@ ROUNDS = (
 
 @pytest.mark.parametrize(("after", "unstable"), [((12.6, 14.2, 14.1), True), ((9.0, 11.8, 11.6), False)])
 def test_an_unchanged_side_that_drifts_more_than_the_effect_carries_nothing(ask, after, unstable):
-    found = ask(t__md=ROUNDS.format(*after))
+    found = ask(t_md=ROUNDS.format(*after))
     assert ("BENCH_UNSTABLE" in found) is unstable
     if unstable:
         assert found["BENCH_UNSTABLE"].level == "suspected"
@@ -185,11 +173,12 @@ def run(p99: float) -> str:
 
 
 def test_the_statement_of_the_change_tells_the_sides(ask):
-    stated = form(changed="poll interval: 5 ms (as shipped) -> 250 ms")
-    found = ask(f__json=stated, poll_250ms__json=run(1500.0), poll_5ms__json=run(400.0))
+    stated = facts(changed="poll interval: 5 ms (as shipped) -> 250 ms")
+    runs = {"poll-250ms_json": run(1500.0), "poll-5ms_json": run(400.0)}
+    found = ask(f_json=stated, **runs)
     assert first(found) == "AB_TAIL_REGRESSED"
-    other = form(changed="poll interval: 1 ms -> 2 ms")
-    assert "AB_TAIL_REGRESSED" not in ask(f__json=other, poll_250ms__json=run(1500.0), poll_5ms__json=run(400.0))
+    other = facts(changed="poll interval: 1 ms -> 2 ms")
+    assert "AB_TAIL_REGRESSED" not in ask(f_json=other, **runs)
 
 
 # -- arms and loads inside of a table of requests
@@ -208,13 +197,13 @@ def request(n: int, arm: str, sent: float, ttft: float, pace: float, **more: obj
 def test_versions_named_by_the_rows_of_requests_are_compared(ask, pace, slower):
     rows = [request(n, "v1.2.0", 3000 * n, 90 + n, 25.0 + 0.1 * n) for n in range(5)]
     rows += [request(n, "v1.3.0", 3000 * n, 90 + n, pace + 0.1 * n) for n in range(5)]
-    assert (first(ask(r__jsonl="\n".join(rows))) in {"COMPUTE_KERNEL_REGRESSION", "DECODE_SLOWDOWN"}) is slower
+    assert (first(ask(r_jsonl="\n".join(rows))) in {"COMPUTE_KERNEL_REGRESSION", "DECODE_SLOWDOWN"}) is slower
 
 
 def test_an_arm_of_two_modes_has_no_usual_value(ask):
     rows = [request(n, "direct", 30000 * n, 900 + n, 15.0) for n in range(8)]
     rows += [request(n, "via", 30000 * n + 9000, 950 if n % 2 else 9500, 15.0 if n % 2 else 1.0) for n in range(8)]
-    assert "GW_PROXY_BUFFERING" not in ask(r__jsonl="\n".join(rows))
+    assert "GW_PROXY_BUFFERING" not in ask(r_jsonl="\n".join(rows))
 
 
 def burst(n: int, arm: str, sent: float, queue: float) -> str:
@@ -227,7 +216,7 @@ def test_arrivals_of_each_arm_are_judged_by_themselves(ask, together):
     for n in range(24):
         at = 1600 * (n // 8) + (n % 8 if together else 200 * (n % 8))
         rows.append(burst(n, "traffic", at, 45.0 * (n % 8) if together else 2.0))
-    assert ("MIX_BURSTY_ARRIVALS" in ask(r__jsonl="\n".join(rows))) is together
+    assert ("MIX_BURSTY_ARRIVALS" in ask(r_jsonl="\n".join(rows))) is together
 
 
 @pytest.mark.parametrize(("own", "slow"), [(4100, True), (35, False)])
@@ -240,4 +229,4 @@ def test_a_gateways_own_time_grows_with_the_load_of_its_rows(ask, own, slow):
         for m, rate, extra in ((0, 3, 30), (5, 30, own))
         for s in range(5)
     ]  # fmt: skip
-    assert ("GW_SELF_BOTTLENECK" in ask(g__log="\n".join(rows))) is slow
+    assert ("GW_SELF_BOTTLENECK" in ask(g_log="\n".join(rows))) is slow

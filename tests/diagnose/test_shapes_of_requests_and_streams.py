@@ -7,25 +7,14 @@ import json
 import pytest
 
 from tailrace.app.diagnose import diagnose_sources
+from tests.diagnose.evidence_texts import asked, facts
 
 
 @pytest.fixture
 def ask(tmp_path):
     """name -> text of several files -> the findings by code, the surest first."""
 
-    def answer(**files: str) -> dict:
-        paths = []
-        for name, text in files.items():
-            path = tmp_path / name.replace("__", ".")
-            path.write_text(text, encoding="utf-8")
-            paths.append(str(path))
-        return {finding.code: finding for finding in diagnose_sources(paths).findings}
-
-    return answer
-
-
-def form(**context: object) -> str:
-    return json.dumps({"facts": 1, "context": context})
+    return lambda **files: {finding.code: finding for finding in asked(tmp_path, **files).findings}
 
 
 def rows(items: list[dict]) -> str:
@@ -45,7 +34,7 @@ def test_an_epoch_among_the_delays_of_turns_is_dropped_and_counted(ask, delay, b
         {"type": "eou_metrics", "speech_id": f"t{n}", "end_of_utterance_delay": d, "transcription_delay": 0.3}
         for n, d in enumerate((0.61, 0.55, delay, 0.58))
     ]
-    found = ask(m__json=rows(turns))
+    found = ask(m_json=rows(turns))
     assert ("METRIC_BUG" in found) is bug
     if bug:
         assert "1 of 4 values" in said(found["METRIC_BUG"])
@@ -69,12 +58,12 @@ STREAMED = rows(
 
 
 def test_one_sum_for_the_first_token_and_the_whole_is_the_whole(ask):
-    same = {"before__prom": scrape(100, 700.0, 700.0), "after__prom": scrape(300, 2100.0, 2100.0)}
-    found = ask(**same, r__jsonl=STREAMED)
+    same = {"before_prom": scrape(100, 700.0, 700.0), "after_prom": scrape(300, 2100.0, 2100.0)}
+    found = ask(**same, r_jsonl=STREAMED)
     assert found["METRIC_BUG"].level == "consistent"
     assert ask(**same)["METRIC_BUG"].level == "suspected"
-    other = {"before__prom": scrape(100, 70.0, 700.0), "after__prom": scrape(300, 200.0, 2100.0)}
-    assert "METRIC_BUG" not in ask(**other, r__jsonl=STREAMED)
+    other = {"before_prom": scrape(100, 70.0, 700.0), "after_prom": scrape(300, 200.0, 2100.0)}
+    assert "METRIC_BUG" not in ask(**other, r_jsonl=STREAMED)
 
 
 @pytest.mark.parametrize(("rest", "bug"), [(0, True), (5200, False)])
@@ -84,7 +73,7 @@ def test_answers_in_one_piece_have_no_first_token(ask, rest, bug):
          "output_tokens": 240 + n, "status": "ok"}
         for n in range(6)
     ]  # fmt: skip
-    found = ask(r__jsonl=rows(items))
+    found = ask(r_jsonl=rows(items))
     assert ("METRIC_BUG" in found) is bug
     if bug:
         assert found["METRIC_BUG"].level == "suspected"
@@ -99,7 +88,7 @@ def test_clips_that_take_their_own_length_and_a_constant_were_paced(ask, paced):
     for name, audio in (("a", 10.0), ("b", 25.0), ("c", 60.0), ("d", 40.0)):
         wall = audio + 0.6 if paced else 1.25 * audio
         cells += [name, audio, round(wall, 2), round(wall / audio, 3)]
-    assert ("METRIC_BUG" in ask(t__md=FILES.format(*cells))) is paced
+    assert ("METRIC_BUG" in ask(t_md=FILES.format(*cells))) is paced
 
 
 # -- streams and stalls
@@ -112,15 +101,15 @@ def gaps(heading: str, lines: list[tuple]) -> str:
 @pytest.mark.parametrize(("running", "collector"), [((9, 14, 8, 12, 10), True), ((4, 8, 12, 16, 20), False)])
 def test_pauses_of_all_streams_that_grow_with_the_uptime(ask, running, collector):
     lines = [(3600 * (n + 1), 300 * (n + 1), 300 * (n + 1) + 2, 300 * (n + 1) - 1, running[n]) for n in range(5)]
-    found = ask(s__csv=gaps("uptime_s,gap_ms_stream_1,gap_ms_stream_2,gap_ms_stream_3,running", lines))
+    found = ask(s_csv=gaps("uptime_s,gap_ms_stream_1,gap_ms_stream_2,gap_ms_stream_3,running", lines))
     assert ("FE_GC_PAUSE" in found) is collector
 
 
 @pytest.mark.parametrize(("gap", "steals"), [(820, True), (2300, False)])
 def test_stops_in_most_readings_are_still_stops(ask, gap, steals):
     lines = [(2 * n, 30 if n < 3 or n > 10 else gap + n, 31 if n < 3 or n > 10 else gap - n) for n in range(12)]
-    stated = form(max_num_batched_tokens=4096, prefill_tok_s=5000, kv_usage_pct=30, prompt_tokens=70000)
-    found = ask(s__csv=gaps("t_s,gap_ms_stream_a,gap_ms_stream_b", lines), f__json=stated)
+    stated = facts(max_num_batched_tokens=4096, prefill_tok_s=5000, kv_usage_pct=30, prompt_tokens=70000)
+    found = ask(s_csv=gaps("t_s,gap_ms_stream_a,gap_ms_stream_b", lines), f_json=stated)
     assert ("SCHED_PREFILL_STEALS_DECODE" in found) is steals
 
 
@@ -138,7 +127,7 @@ SERVER = (
 @pytest.mark.parametrize(("gap", "steals"), [(1030, True), (2900, False)])
 def test_the_command_above_a_log_and_its_own_timing_give_the_chunk(ask, gap, steals):
     lines = [(n, 25 if n not in (4, 5, 6, 7) else gap + n) for n in range(12)]
-    found = ask(s__csv=gaps("t_s,gap_ms_stream_a", lines), srv__log=SERVER)
+    found = ask(s_csv=gaps("t_s,gap_ms_stream_a", lines), srv_log=SERVER)
     seen = found.get("SCHED_PREFILL_STEALS_DECODE")
     assert (seen is not None and "as long as one prefill chunk" in seen.statement) is steals
     if seen is not None:
@@ -148,13 +137,13 @@ def test_the_command_above_a_log_and_its_own_timing_give_the_chunk(ask, gap, ste
 @pytest.mark.parametrize(("buffer", "redecodes"), [((2, 5, 9, 14, 3, 6, 11, 15, 2), True), ((2,) * 9, False)])
 def test_work_that_follows_the_open_buffer_decodes_it_again(ask, buffer, redecodes):
     lines = [(3 * n, seconds, 50 + 40 * seconds if redecodes else 50 + 40 * n) for n, seconds in enumerate(buffer)]
-    found = ask(s__csv=gaps("session_age_s,audio_buffer_s,decode_ms", lines))
+    found = ask(s_csv=gaps("session_age_s,audio_buffer_s,decode_ms", lines))
     assert ("ASR_REDECODE_GROWTH" in found) is redecodes
 
 
 def test_a_buffer_that_is_never_cut_is_no_saw(ask):
     lines = [(3 * n, 3 * n + 1, 60 + 120 * n) for n in range(9)]
-    assert "ASR_REDECODE_GROWTH" not in ask(s__csv=gaps("session_age_s,audio_buffer_s,decode_ms", lines))
+    assert "ASR_REDECODE_GROWTH" not in ask(s_csv=gaps("session_age_s,audio_buffer_s,decode_ms", lines))
 
 
 # -- who waits, who comes again, who leaves
@@ -170,7 +159,7 @@ def test_short_ones_behind_one_long_prompt_need_no_calm_ones_to_be_seen(ask, beh
          "status": "ok"}
         for n in range(1, 9)
     ]  # fmt: skip
-    found = ask(r__jsonl=rows(items))
+    found = ask(r_jsonl=rows(items))
     assert ("SCHED_HOL_LONG_PREFILL" in found) is holds
     if holds:
         assert found["SCHED_HOL_LONG_PREFILL"].level == "suspected"
@@ -190,9 +179,9 @@ def attempts(*, cured: bool) -> str:
 
 
 def test_repeats_that_fail_again_are_a_storm_and_those_that_succeed_are_none(ask):
-    found = ask(r__jsonl=attempts(cured=False))
+    found = ask(r_jsonl=attempts(cured=False))
     assert "17 / 11 = 1.55" in said(found["RETRY_STORM"])
-    assert "RETRY_STORM" not in ask(r__jsonl=attempts(cured=True))
+    assert "RETRY_STORM" not in ask(r_jsonl=attempts(cured=True))
 
 
 CODE = """
@@ -212,7 +201,7 @@ LOAD = (
 )
 def test_what_the_client_asks_for_against_its_timer(ask, timer, option, tokens, short):
     log = "".join(LOAD.format(n) for n in range(4))
-    found = ask(client__py=CODE.format(timer, option, tokens), vllm__log=log)
+    found = ask(client_py=CODE.format(timer, option, tokens), vllm_log=log)
     assert ("CLIENT_TIMEOUT_BUDGET" in found) is short
 
 
@@ -229,7 +218,7 @@ def test_streams_that_a_gateway_saw_cut_and_no_line_of_the_engine_says_why(ask, 
         LOAD.format(n).replace("Running: 20", f"Running: {many}").replace("30.0%", f"{many * 1.5}%")
         for n, many in enumerate(running)
     )
-    found = ask(gw__log=rows([cut(14 + 0.3 * n, done) for n in range(5)]), vllm__log=log)
+    found = ask(gw_log=rows([cut(14 + 0.3 * n, done) for n in range(5)]), vllm_log=log)
     assert ("CANCEL_UNATTRIBUTED" in found) is not done
 
 
@@ -247,7 +236,7 @@ def test_options_in_a_routers_own_words_tell_the_slow_requests(ask, slow, option
         for n in range(8)
         for pace in [slow if n % 2 else 25.0 + 0.1 * n]
     )
-    assert ("MIX_DECODING_OPTIONS" in ask(tgi__log=text)) is options
+    assert ("MIX_DECODING_OPTIONS" in ask(tgi_log=text)) is options
 
 
 @pytest.mark.parametrize(("fell", "hot"), [(True, True), (False, False)])
@@ -261,7 +250,7 @@ def test_two_arms_in_step_with_a_hot_clock(ask, fell, hot):
         reason = "0x40" if n > 1 else "0x0"
         lines.append(f"2026/01/05 10:0{n}:00.000, 0, 99 %, {clock} MHz, 150.00 W, 300.00 W, {70 + 4 * n}, {reason}")
     stated = {"facts": 1, "arms": {"cold": {"tpot_ms": 20.0}, "warm": {"tpot_ms": 41.0 if fell else 20.2}}}
-    found = ask(gpu__csv="\n".join(lines), f__json=json.dumps(stated))
+    found = ask(gpu_csv="\n".join(lines), f_json=json.dumps(stated))
     assert (found["COMPUTE_THERMAL"].level == "consistent") is hot
 
 
@@ -269,7 +258,7 @@ def test_two_arms_in_step_with_a_hot_clock(ask, fell, hot):
 def test_a_first_byte_beside_an_rtf_is_of_speech_that_is_made(ask, words):
     first = "TTFB (ms)" if words == "synthesis" else "first partial (ms)"
     table = f"| streams | {first} | RTF |\n|---|---|---|\n| 2 | 210 | 0.6 |\n| 16 | 700 | 1.8 |\n"
-    found = ask(t__md=table)
+    found = ask(t_md=table)
     assert (found["AUDIO_UNDERRUN"].level == "consistent") is (words == "synthesis")
 
 
@@ -279,7 +268,7 @@ TURNS = "turn,end_of_turn_delay_s,transcription_delay_s\n1,1.27,0.06\n2,1.24,0.0
 @pytest.mark.parametrize(("silence", "explained"), [("1.2", True), ("0.3", False)])
 def test_a_recognisers_option_file_tells_the_silence_that_it_waits_for(ask, silence, explained):
     options = f"--beam=12.0\n--max-active=5000\n--endpoint.rule2.min-trailing-silence={silence}\n"
-    finding = ask(turns__csv=TURNS, model__conf=options).get("ASR_VAD_SILENCE_LONG")
+    finding = ask(turns_csv=TURNS, model_conf=options).get("ASR_VAD_SILENCE_LONG")
     assert (finding is not None and "1200 ms are the configured" in finding.statement) is explained
 
 
